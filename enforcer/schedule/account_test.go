@@ -210,8 +210,7 @@ func TestAgoBeside(t *testing.T) {
 	fixture.Equal(t, d.System().Together, 8*ms, "together")
 }
 
-// A limit's bucket has a size, a moment at which it is empty, and a moment at
-// which it is full enough again.
+// A limit's bucket has a size, a moment at which it is empty, and a moment at which it is full enough again.
 func TestBucket(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	for _, c := range []struct {
@@ -252,8 +251,7 @@ func TestBucket(t *testing.T) {
 	}
 }
 
-// A change of the limit starts with enough in the bucket, and ends the old
-// limit's throttling.
+// A change of the limit starts with enough in the bucket, and ends the old limit's throttling.
 func TestChangeLimit(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
@@ -351,8 +349,7 @@ func TestLight(t *testing.T) {
 	}
 }
 
-// The duty is the part of the time in which a tenant wants the GPU, over about
-// a second.
+// The duty is the part of the time in which a tenant wants the GPU, over about a second.
 func TestDuty(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
@@ -508,8 +505,7 @@ func TestAge(t *testing.T) {
 	}
 }
 
-// Time makes up for a resting tenant's debt, and takes nothing from a tenant
-// that is owed.
+// Time makes up for a resting tenant's debt, and takes nothing from a tenant that is owed.
 func TestRestMakesUp(t *testing.T) {
 	for what, c := range map[string]struct {
 		lag    time.Duration
@@ -538,10 +534,9 @@ func TestRestMakesUp(t *testing.T) {
 	}
 }
 
-// Who does not drain has what the other one leaves, as that tells by its launches,
-// and not what it says itself. If the other does not tell, it is taken to have half
-// of the time, or less in short slices. It owes all of that, if it began beside
-// others.
+// Who does not drain has what the other one leaves, as that tells by its launches, and not what it says
+// itself. If the other does not tell, it is taken to have half of the time, or less in short slices. It owes
+// all of that, if it began beside others.
 func TestOverrunIsOwed(t *testing.T) {
 	for what, c := range map[string]struct {
 		launched  uint64 // by b, which makes 8192 a second
@@ -604,8 +599,7 @@ func TestCrowded(t *testing.T) {
 	}
 }
 
-// A light tenant has its part of the time however much it gets, and the others
-// have no less for it.
+// A light tenant has its part of the time however much it gets, and the others have no less for it.
 func TestLightHasItsPart(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a", "b")
@@ -684,8 +678,7 @@ func TestOnly(t *testing.T) {
 	}
 }
 
-// Everything on a bill is counted in the end, to the last nanosecond. Anything
-// else is not taken back.
+// Everything on a bill is counted in the end, to the last nanosecond. Anything else is not taken back.
 func TestSettle(t *testing.T) {
 	d := two(t, Share{}, Share{})
 	a := d.find("a")

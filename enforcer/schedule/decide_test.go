@@ -125,8 +125,7 @@ func TestRealtimeDoesNotWaitForDrains(t *testing.T) {
 	}
 }
 
-// An idle tenant runs only while no other tenant wants the GPU, and not beside
-// them.
+// An idle tenant runs only while no other tenant wants the GPU, and not beside them.
 func TestIdleRunsAlone(t *testing.T) {
 	d := two(t, Share{Class: Idle}, Share{})
 	d.pass(20 * ms)
@@ -147,8 +146,7 @@ func TestIdleRunsAlone(t *testing.T) {
 	}
 }
 
-// A tenant whose launches must not wait goes first, until it is ahead by a
-// turn.
+// A tenant whose launches must not wait goes first, until it is ahead by a turn.
 func TestWaitGoesFirst(t *testing.T) {
 	d := two(t, Share{}, Share{Wait: 5 * ms})
 	from := d.at
@@ -195,8 +193,7 @@ func TestHeldGetsNothing(t *testing.T) {
 	d.decide().shows("P")
 }
 
-// A running tenant is not interrupted before its minimum, however much others
-// are owed.
+// A running tenant is not interrupted before its minimum, however much others are owed.
 func TestMinimum(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
@@ -215,8 +212,7 @@ func TestMinimum(t *testing.T) {
 	d.pass(1).shows("pp")
 }
 
-// In turns mode one tenant runs at a time, between half a turn ahead and half a
-// turn behind.
+// In turns mode one tenant runs at a time, between half a turn ahead and half a turn behind.
 func TestTurns(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
@@ -290,8 +286,7 @@ func TestDrainDeadline(t *testing.T) {
 	}
 }
 
-// A tenant that is stopped in its turn costs the others one drain, and has its
-// part again when it continues.
+// A tenant that is stopped in its turn costs the others one drain, and has its part again when it continues.
 func TestStopped(t *testing.T) {
 	t.Parallel()
 	a := &program{name: "a", kernel: 100 * us, cpu: 5 * us, count: 10, ahead: true}
@@ -319,8 +314,7 @@ func TestMute(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
-	// turn lets the first tenant have its turn, and drain, until the other
-	// runs.
+	// turn lets the first tenant have its turn, and drain, until the other runs.
 	turn := func(runs, other string) {
 		t.Helper()
 		for range 1000 {
@@ -393,8 +387,7 @@ func TestNobodyStarves(t *testing.T) {
 	}
 }
 
-// A scheduler's next call is the earliest that any of its GPUs asks for. A GPU
-// may ask for none.
+// A scheduler's next call is the earliest that any of its GPUs asks for. A GPU may ask for none.
 func TestFirstWakeCounts(t *testing.T) {
 	for i, limits := range [][]float64{{0.5, 0.05, 1}, {0.05, 0.5, 1}, {1, 0.05, 0.5}, {1, 1, 0.05}, {1, 1, 1},
 		{0.5, 0.05, 1}, {0.05, 0.5, 1}} {
@@ -466,8 +459,7 @@ func TestTurnsWhereTogetherLoses(t *testing.T) {
 	}
 }
 
-// A gang that may not run on another GPU does not hold back the next tenant,
-// however much the gang is owed.
+// A gang that may not run on another GPU does not hold back the next tenant, however much the gang is owed.
 func TestGangThatMayNotRunBlocksNobody(t *testing.T) {
 	for _, owed := range []bool{false, true} {
 		d := newDesk(t, Config{}, 2)

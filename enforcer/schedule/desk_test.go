@@ -57,8 +57,7 @@ func (d *desk) decide() *desk {
 	return d
 }
 
-// know marks all tenants as measured, and as gaining by running together, for
-// some seconds.
+// know marks all tenants as measured, and as gaining by running together, for some seconds.
 func (d *desk) know() *desk {
 	for _, g := range d.Scheduler.gpus {
 		g.measured, g.together, g.triedAt = nil, true, d.at-tryTime
@@ -178,8 +177,7 @@ func holdTurns(t testing.TB, g *GPU) {
 	}
 }
 
-// holdProgress fails if a GPU is wanted, and no tenant has it or is about to
-// leave it.
+// holdProgress fails if a GPU is wanted, and no tenant has it or is about to leave it.
 func holdProgress(t testing.TB, h *Scheduler) {
 	t.Helper()
 	for _, g := range h.gpus {

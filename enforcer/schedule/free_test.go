@@ -40,9 +40,8 @@ func opened(t testing.TB) (d *desk, a, b *tenant) {
 	return d, a, b
 }
 
-// All are open where each has its part then, and none needs to be held back. A
-// tenant that lacks little may get its part by shorter slices of one that has
-// more.
+// All are open where each has its part then, and none needs to be held back. A tenant that lacks little may
+// get its part by shorter slices of one that has more.
 func TestContent(t *testing.T) {
 	light := func(d *desk, x *tenant) { x.burst, x.duty, x.began, x.rested = ms, 0.1, d.at, d.at-linger }
 	for what, c := range map[string]struct {
@@ -624,8 +623,7 @@ func TestOpenAges(t *testing.T) {
 	}
 }
 
-// Slices are set while all are open, and end with the last session. Who is open
-// beside others is told so.
+// Slices are set while all are open, and end with the last session. Who is open beside others is told so.
 func TestSlicesOnPages(t *testing.T) {
 	d, a, b := opened(t)
 	a.slice = ms
@@ -702,8 +700,7 @@ func compare(t testing.TB, long time.Duration, kinds []string, parts []float64, 
 	return plain, hooked, w, w.decides - decisions
 }
 
-// Where plain time slices give everybody its part, nobody loses by the gate, and
-// hardly anything is decided.
+// Where plain time slices give everybody its part, nobody loses by the gate, and hardly anything is decided.
 func TestPlainWhereThatIsFair(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

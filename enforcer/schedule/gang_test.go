@@ -9,9 +9,8 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// Two tenants with a rank each on several GPUs are declared as gangs, or found
-// by drains that take too long, once launches are held back. Together they reach
-// the throughput of plain slicing, in equal parts.
+// Two tenants with a rank each on several GPUs are declared as gangs, or found by drains that take too long,
+// once launches are held back. Together they reach the throughput of plain slicing, in equal parts.
 func TestGangsShareGPUs(t *testing.T) {
 	t.Parallel()
 	const long = 5 * time.Second
@@ -161,9 +160,8 @@ func TestLeaveTakesTheGangApart(t *testing.T) {
 	}
 }
 
-// A tenant counts as a gang if its drains on one GPU, again and again, take long
-// and last until it launches on another one. It is no longer one if it needs no
-// nudge for a while, unless a communicator links it.
+// A tenant counts as a gang if its drains on one GPU, again and again, take long and last until it launches
+// on another one. It is no longer one if it needs no nudge for a while, unless a communicator links it.
 func TestGangIsFound(t *testing.T) {
 	for takes, linked := range map[time.Duration]bool{suspect: false, 60 * ms: false, 0: true} {
 		d := newDesk(t, Config{Turns: true}, 2)
@@ -235,10 +233,9 @@ func TestDissolveKeepsLinks(t *testing.T) {
 	}
 }
 
-// Letters stand for drains on one GPU that take as long as is suspicious: while
-// the tenant waits at the gate of the other one (w), has work in flight there (f),
-// did not drain there before this drain began (e), or launched there after (l); a
-// quick one (q), and one while nothing waits there (n) or nobody is left (g). A
+// Letters stand for drains on one GPU that take as long as is suspicious: while the tenant waits at the gate
+// of the other one (w), has work in flight there (f), did not drain there before this drain began (e), or
+// launched there after (l); a quick one (q), and one while nothing waits there (n) or nobody is left (g). A
 // dot is a time without any.
 func TestDoubts(t *testing.T) {
 	for drains, want := range map[string]bool{"ll": false, "lll": true, "fff": true, "eee": true, "lfe": true,
@@ -315,8 +312,7 @@ func TestNudges(t *testing.T) {
 	}
 }
 
-// If all ranks wait, each may launch for a moment, again and again, less and less
-// often.
+// If all ranks wait, each may launch for a moment, again and again, less and less often.
 func TestNudgesAll(t *testing.T) {
 	d, other := gang(t)
 	d.want("a")
@@ -366,8 +362,7 @@ func TestNudgesSessions(t *testing.T) {
 	}
 }
 
-// A drain may take as long as the tenant's longest kernel before it counts as a
-// wait for another rank.
+// A drain may take as long as the tenant's longest kernel before it counts as a wait for another rank.
 func TestPatience(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
@@ -425,8 +420,7 @@ func TestConvoy(t *testing.T) {
 	}
 }
 
-// A change of the group of GPUs that are decided together causes a new decision
-// for all of them.
+// A change of the group of GPUs that are decided together causes a new decision for all of them.
 func TestDomainsAreDecidedOnAnew(t *testing.T) {
 	d, other := gang(t)
 	third := d.Scheduler.Add()
@@ -478,8 +472,7 @@ func TestStuck(t *testing.T) {
 	}
 }
 
-// A tenant that may launch to drain is paused again after its time, and runs
-// when its turn comes.
+// A tenant that may launch to drain is paused again after its time, and runs when its turn comes.
 func TestNudgeEnds(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	a := ready(d, "a", Share{})

@@ -122,8 +122,7 @@ func TestSharesOfTenSeconds(t *testing.T) {
 	}
 }
 
-// A long time without a look is booked in its own slots, and as fast as a short
-// one.
+// A long time without a look is booked in its own slots, and as fast as a short one.
 func TestSlotsOfLongTimes(t *testing.T) {
 	for _, long := range []time.Duration{300 * ms, 2 * time.Second, 10 * time.Second, 10100 * ms, 20 * time.Second,
 		100 * 365 * 24 * time.Hour} {
@@ -145,8 +144,7 @@ func TestSlotsOfLongTimes(t *testing.T) {
 	}
 }
 
-// What is told of a past time is booked evenly over it, as far as it is
-// remembered.
+// What is told of a past time is booked evenly over it, as far as it is remembered.
 func TestSpread(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
@@ -253,8 +251,7 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// Throttling before a wait's begin does not count for the wait, and no wait
-// counts twice.
+// Throttling before a wait's begin does not count for the wait, and no wait counts twice.
 func TestLateBesideLimit(t *testing.T) {
 	for _, c := range []struct {
 		most, wait, before, during time.Duration

@@ -43,9 +43,8 @@ func (l *liar) wants() {
 	}
 }
 
-// paused reports whether the pause has the given length and there is no work on
-// the GPU. A process that falsely reports a drain goes around the hook, which
-// the audit finds.
+// paused reports whether the pause has the given length and there is no work on the GPU. A process that
+// falsely reports a drain goes around the hook, which the audit finds.
 func (l *liar) paused(from, to time.Duration) bool {
 	return l.state.Mode == Pause && !l.busy && l.since >= from && l.since < to
 }

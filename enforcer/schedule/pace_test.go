@@ -13,8 +13,7 @@ func near(a, b float64) bool { return math.Abs(a-b) < 1e-6 }
 // costs returns a known cost: seconds per launch alone.
 func costs(seconds float64) rate { return rate{measured.Seconds() / seconds, measured.Seconds()} }
 
-// The cost of a launch is known after a while, and older measurements count
-// less.
+// The cost of a launch is known after a while, and older measurements count less.
 func TestCost(t *testing.T) {
 	var p pace
 	p.solo.add(4, 4*ms-1, soloMemory)
@@ -75,9 +74,8 @@ func TestIdleTime(t *testing.T) {
 	}
 }
 
-// A tenant that rests has not shared the latest time with the tenant that
-// continues, if it ran at all. While it was paused, the books already counted
-// the other as alone.
+// A tenant that rests has not shared the latest time with the tenant that continues, if it ran at all. While
+// it was paused, the books already counted the other as alone.
 func TestRestGivesTheOtherItsTimeAlone(t *testing.T) {
 	for mode, want := range map[Mode]time.Duration{Run: 6 * ms, Pause: 10 * ms} {
 		d := two(t, Share{}, Share{})
@@ -226,8 +224,7 @@ func TestLearnBesideWithLimit(t *testing.T) {
 	}
 }
 
-// A report of being busy says nothing about the pace, however short the time
-// was.
+// A report of being busy says nothing about the pace, however short the time was.
 func TestBusyTellsNoPace(t *testing.T) {
 	for _, busy := range []time.Duration{1, ms} {
 		d, a := lessons(t, 0, 40*ms, 20*ms)
@@ -270,8 +267,7 @@ func TestBesideIsForgotten(t *testing.T) {
 	}
 }
 
-// An open tenant reports for how long it was busy, and is believed up to the
-// time that passed.
+// An open tenant reports for how long it was busy, and is believed up to the time that passed.
 func TestLearnOpen(t *testing.T) {
 	for _, c := range []struct{ says, want time.Duration }{{30 * ms, 30 * ms}, {-ms, 0}, {0, 0},
 		{time.Hour, 100 * ms}} {
@@ -307,9 +303,8 @@ func TestLearnOpen(t *testing.T) {
 	}
 }
 
-// A tenant that runs beside others for the first time runs alone for a while,
-// which measures its lone pace. This happens a few times, and again after a
-// long time.
+// A tenant that runs beside others for the first time runs alone for a while, which measures its lone pace.
+// This happens a few times, and again after a long time.
 func TestMeasured(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.at = ms

@@ -35,8 +35,7 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// Half a turn is longer if more than two tenants take turns, and twice as long
-// beside a gang.
+// Half a turn is longer if more than two tenants take turns, and twice as long beside a gang.
 func TestHalf(t *testing.T) {
 	d := newDesk(t, Config{}, 2)
 	for i, want := range []time.Duration{5 * ms, 5 * ms, 6250 * us, 7500 * us, 8750 * us} {
@@ -85,8 +84,7 @@ func TestRank(t *testing.T) {
 	}
 }
 
-// A gang is as urgent as its most urgent rank, and its debt is the smallest of
-// its ranks.
+// A gang is as urgent as its most urgent rank, and its debt is the smallest of its ranks.
 func TestRankOfGang(t *testing.T) {
 	d := newDesk(t, Config{}, 3)
 	x := ready(d, "x", Share{})
@@ -105,8 +103,7 @@ func TestRankOfGang(t *testing.T) {
 	}
 }
 
-// Tenants conflict if their classes differ, or if one of them is owed time and
-// neither is light.
+// Tenants conflict if their classes differ, or if one of them is owed time and neither is light.
 func TestConflict(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
@@ -132,8 +129,7 @@ func TestConflict(t *testing.T) {
 	}
 }
 
-// A unit runs unless it may not run on one of its GPUs, or conflicts with a
-// unit that goes first there.
+// A unit runs unless it may not run on one of its GPUs, or conflicts with a unit that goes first there.
 func TestFits(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
@@ -261,8 +257,7 @@ func TestPausedIsToldNothingElse(t *testing.T) {
 	}
 }
 
-// An absent tenant that is still remembered blocks nobody, and needs no
-// decision.
+// An absent tenant that is still remembered blocks nobody, and needs no decision.
 func TestGoneAsksForNothing(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
@@ -309,8 +304,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// A turn ends when others will be owed half a turn more, and not before the
-// minimum.
+// A turn ends when others will be owed half a turn more, and not before the minimum.
 func TestEnd(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, Config{}, 1)
@@ -349,8 +343,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// The lone tenant is the one that wanted the GPU recently, or that has the only
-// sessions.
+// The lone tenant is the one that wanted the GPU recently, or that has the only sessions.
 func TestAlone(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
@@ -548,8 +541,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Tenants that once gained by running together need a smaller gain from then
-// on.
+// Tenants that once gained by running together need a smaller gain from then on.
 func TestJudgedAgain(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.GPU.now = time.Minute
@@ -567,8 +559,7 @@ func TestJudgedAgain(t *testing.T) {
 	}
 }
 
-// Running together is tried when a new tenant contends, and again after a while
-// of turns.
+// Running together is tried when a new tenant contends, and again after a while of turns.
 func TestTry(t *testing.T) {
 	for what, c := range map[string]struct {
 		ago    time.Duration // since the last trial
@@ -654,8 +645,7 @@ func TestUndecidedTrial(t *testing.T) {
 	}
 }
 
-// A tenant that is owed time, and that conflicts with the first one, is not
-// delayed further by later ones.
+// A tenant that is owed time, and that conflicts with the first one, is not delayed further by later ones.
 func TestBlocked(t *testing.T) {
 	for owed, want := range map[time.Duration]string{3 * ms: "rpp", ms: "rrr"} {
 		d := newDesk(t, Config{}, 1)

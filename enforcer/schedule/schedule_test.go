@@ -86,8 +86,7 @@ func TestLeaveFreesTheGPU(t *testing.T) {
 	}
 }
 
-// Debt outlives the session, and time makes up for it. A newcomer starts
-// without debt.
+// Debt outlives the session, and time makes up for it. A newcomer starts without debt.
 func TestDebtOutlivesTheSession(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
@@ -108,9 +107,8 @@ func TestDebtOutlivesTheSession(t *testing.T) {
 	fixture.Equal(t, d.Lag("b"), 0, "a new tenant is owed")
 }
 
-// A tenant that left, and is remembered for its debt, receives and sends
-// nothing. Time makes up for the debt, and the tenant is forgotten when another
-// comes.
+// A tenant that left, and is remembered for its debt, receives and sends nothing. Time makes up for the debt,
+// and the tenant is forgotten when another comes.
 func TestGoneIsRemembered(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
@@ -160,8 +158,7 @@ func TestRestLater(t *testing.T) {
 	}
 }
 
-// A tenant that reports an earlier drain gets back the time booked since then,
-// up to its pause.
+// A tenant that reports an earlier drain gets back the time booked since then, up to its pause.
 func TestDrainedAgo(t *testing.T) {
 	for ago, want := range map[time.Duration]time.Duration{0: 13 * ms, -ms: 13 * ms, 3 * ms: 10 * ms, 8 * ms: 5 * ms,
 		time.Hour: 5 * ms} {
@@ -219,8 +216,7 @@ func TestChangeAndWaits(t *testing.T) {
 	}
 }
 
-// A tenant without debt is forgotten. Of those with debt at most 256 are
-// remembered.
+// A tenant without debt is forgotten. Of those with debt at most 256 are remembered.
 func TestSweep(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "there")
@@ -268,8 +264,7 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// A time before the last one counts as the last one. A look updates the books
-// without a decision.
+// A time before the last one counts as the last one. A look updates the books without a decision.
 func TestLook(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 2)
 	d.join(Share{}, "a")
@@ -290,8 +285,7 @@ func TestLook(t *testing.T) {
 	fixture.Equal(t, d.Stats("a").Served, 21*time.Second-late, "served")
 }
 
-// A tenant whose hook is silent, or never reports a drain, costs no other
-// tenant its guarantee.
+// A tenant whose hook is silent, or never reports a drain, costs no other tenant its guarantee.
 func TestBadHooks(t *testing.T) {
 	t.Parallel()
 	const long = 6 * time.Second
@@ -331,8 +325,7 @@ func TestLongKernels(t *testing.T) {
 	}
 }
 
-// A newcomer gets its part at once, and a tenant that was alone owes nothing
-// for that time.
+// A newcomer gets its part at once, and a tenant that was alone owes nothing for that time.
 func TestNewcomerStartsFair(t *testing.T) {
 	t.Parallel()
 	a, b := kind("queue", 1), kind("queue", 1)

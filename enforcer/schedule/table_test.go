@@ -49,9 +49,8 @@ var matrix = []struct {
 	{[]string{"queue", "loader", "tick"}, []float64{50, 30, 20}},
 }
 
-// onCard are the results of an H100 from docs/matrix.md, for programs that the
-// card bounds and not a processor. The simulation comes within 5 points of
-// them.
+// onCard are the results of an H100 from docs/matrix.md, for programs that the card bounds and not a
+// processor. The simulation comes within 5 points of them.
 var onCard = map[string][]float64{
 	"[steps steps] [70 30]": {0.690, 0.280},
 	"[jax cupy] [30 70]":    {0.273, 0.718},
@@ -154,8 +153,7 @@ func course(t testing.TB, long time.Duration, kinds []string, weights []float64)
 // modest reports whether a program needs less than its guarantee.
 func modest(a *subject) bool { return a.needs <= a.guarantee }
 
-// moved returns the sum of parts that plain slicing would have at the split
-// that guarantees enforce.
+// moved returns the sum of parts that plain slicing would have at the split that guarantees enforce.
 func moved(all []*subject) (sum float64, enforced bool) {
 	had, has, kept, rest := 0.0, 0.0, 0.0, 0.0
 	for _, a := range all {
@@ -203,8 +201,7 @@ func judge(all []*subject) (missed []string) {
 	return missed
 }
 
-// TestMatrix compares the schedule with the guarantees, and with plain slicing.
-// With -v it prints the table.
+// TestMatrix compares the schedule with the guarantees, and with plain slicing. With -v it prints the table.
 func TestMatrix(t *testing.T) {
 	t.Parallel()
 	const long = 5 * time.Second

@@ -136,8 +136,7 @@ type world struct {
 	decides   int
 }
 
-// newWorld puts programs on GPUs: on[i] are the GPUs of programs[i]; nil is GPU
-// 0.
+// newWorld puts programs on GPUs: on[i] are the GPUs of programs[i]; nil is GPU 0.
 func newWorld(t testing.TB, plain bool, on [][]int, programs ...*program) *world {
 	w := &world{t: t, scheduler: New(Config{Slices: true}), plain: plain, programs: programs, random: rand.New(rand.NewPCG(1, 5))}
 	for i, p := range programs {
@@ -201,8 +200,7 @@ func (w *world) decide() {
 	}
 }
 
-// play is a step of a process and its hook; it reports whether the broker
-// received a message.
+// play is a step of a process and its hook; it reports whether the broker received a message.
 func (w *world) play(r *rank1) (told bool) {
 	p := r.p
 	if p.cycle > 0 && w.now == p.goes+p.cycle && r == p.ranks[0] {

@@ -14,9 +14,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A move is something that happens in a siege, as often as its weight says
-// beside the others. A peer makes it, which is a process of the adversary, or
-// the test itself. No move takes longer than a moment.
+// A move is something that happens in a siege, as often as its weight says beside the others. A peer makes
+// it, which is a process of the adversary, or the test itself. No move takes longer than a moment.
 type move struct {
 	name   string
 	weight int
@@ -24,8 +23,7 @@ type move struct {
 	siege  func(s *siege)
 }
 
-// moves are all moves. Honest ones must succeed; hostile ones may do what they
-// can.
+// moves are all moves. Honest ones must succeed; hostile ones may do what they can.
 var moves = []move{
 	{"sessions that end unread", 4, func(p *hostilePeer) {
 		p.many(30, func(c *line) { c.hello(wire.TypeHello, "", p.gpu); c.send(wire.TypeBye, nil) })
@@ -186,8 +184,7 @@ var moves = []move{
 // the addresses of the broker, the observer and Gemini's server.
 const asPeer = "GPUSTEWARD_TEST_AS_PEER"
 
-// A hostilePeer is this process as a hostile one, or as an honest one that
-// opens session after session.
+// A hostilePeer is this process as a hostile one, or as an honest one that opens session after session.
 type hostilePeer struct {
 	*rand.Rand
 	socket, web, gemini string
@@ -287,8 +284,7 @@ func (p *hostilePeer) says(tenant string, gpus ...[16]byte) *wire.Hello {
 	return h
 }
 
-// A line is a connection to the broker. Only hears waits on it, for at most a
-// second.
+// A line is a connection to the broker. Only hears waits on it, for at most a second.
 type line struct {
 	*hostilePeer
 	fd      int

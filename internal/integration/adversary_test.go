@@ -20,9 +20,8 @@ var (
 	adversarySeed = flag.Uint64("adversary.seed", 0, "what the adversary's moves follow from; 0 is another each time")
 )
 
-// Limits for honest tenants and for all processes: the least part of its
-// guarantee that a tenant has over a window, the longest wait for a session,
-// and the most that a process takes.
+// Limits for honest tenants and for all processes: the least part of its guarantee that a tenant has over a
+// window, the longest wait for a session, and the most that a process takes.
 const (
 	leastPace       = .95
 	window          = 10 * time.Second // a tenant can be ahead by 0.18 s, which is little of it
@@ -146,8 +145,7 @@ func (s *siege) look() {
 	s.stolen = fixture.Stolen(s.T)
 }
 
-// least returns the tenant with the least of its guarantee since then, and that
-// part.
+// least returns the tenant with the least of its guarantee since then, and that part.
 func (s *siege) least(from span) (name string, part float64, judged bool) {
 	pace, judged := s.pace(from)
 	name = "serving"

@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// TestAdversary plays random moves, hostile and honest ones, against an
-// observer and an enforcer with tenants that want all of a GPU. It checks all
-// the time that no honest tenant is hurt. If one is slowed, it ends the
+// TestAdversary plays random moves, hostile and honest ones, against an observer and an enforcer with tenants
+// that want all of a GPU. It checks all the time that no honest tenant is hurt. If one is slowed, it ends the
 // adversary's processes for a while, to see whether they are the cause.
 func TestAdversary(t *testing.T) {
 	seed := *adversarySeed

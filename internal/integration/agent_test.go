@@ -28,9 +28,8 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// asAgent is the environment variable that makes the test binary the agent, for
-// tests that need a process of their own. It has the root directory of the
-// agent's host.
+// asAgent is the environment variable that makes the test binary the agent, for tests that need a process of
+// their own. It has the root directory of the agent's host.
 const asAgent = "GPUSTEWARD_TEST_AS_AGENT"
 
 func TestMain(m *testing.M) {
@@ -105,9 +104,8 @@ func content(t *testing.T, path string) string {
 
 const loopback = "--web.listen-address=127.0.0.1:0"
 
-// patience is the time after which a test gives up, also on a machine with ten
-// times as much work as processors; ending is the time in which an agent must
-// end.
+// patience is the time after which a test gives up, also on a machine with ten times as much work as
+// processors; ending is the time in which an agent must end.
 const patience, ending = 3 * time.Minute, time.Minute
 
 // eventually waits until cond holds.
@@ -125,8 +123,7 @@ func until(t *testing.T, limit time.Duration, what string, cond func() bool) tim
 // A transcript is the output of a program.
 type transcript struct{ fixture.Transcript }
 
-// find returns the first line of the log with that message; nil if there is
-// none.
+// find returns the first line of the log with that message; nil if there is none.
 func (l *transcript) find(message string) map[string]any {
 	for line := range strings.Lines(l.String()) {
 		var entry map[string]any
@@ -161,8 +158,7 @@ func ownDirectories(t *testing.T, args []string) []string {
 	return own
 }
 
-// shortDirectory returns a directory for sockets, for which the names of
-// t.TempDir are too long.
+// shortDirectory returns a directory for sockets, for which the names of t.TempDir are too long.
 func shortDirectory(t *testing.T) string {
 	t.Helper()
 	dir := fixture.Value(os.MkdirTemp("", "gs"))(t)
@@ -360,8 +356,7 @@ func parse(exposition string) series {
 	return s
 }
 
-// family returns the values of a family's series that have all labels, each as
-// name="value".
+// family returns the values of a family's series that have all labels, each as name="value".
 func (s series) family(name string, labels ...string) (values []float64) {
 	for key, v := range s {
 		n, rest, _ := strings.Cut(key, "{")
@@ -395,9 +390,8 @@ func records(interval time.Duration, texts []string) string {
 	return log.String()
 }
 
-// onFaulty is the environment variable that has all tests run on a machine whose
-// kernel has logged every fault that there is, as real hosts do. A test that
-// reads this machine's log fails then. It requires root.
+// onFaulty is the environment variable that has all tests run on a machine whose kernel has logged every
+// fault that there is, as real hosts do. A test that reads this machine's log fails then. It requires root.
 const onFaulty = "GPUSTEWARD_TEST_ON_FAULTY_MACHINE"
 
 // beFaulty begins this program anew, in a mount namespace with such a log. It

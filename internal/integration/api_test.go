@@ -13,8 +13,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// routers are the functions that register endpoints. TestAPIReference finds a
-// router elsewhere.
+// routers are the functions that register endpoints. TestAPIReference finds a router elsewhere.
 var routers = map[string][]string{
 	"exporter/exporter.go":    {"New"},
 	"internal/agent/fleet.go": {"handler"},

@@ -15,8 +15,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// pageTests is the directory of the scripts that test the live page in a
-// browser.
+// pageTests is the directory of the scripts that test the live page in a browser.
 const pageTests = "exporter/page/test"
 
 // needBrowser skips the test if there is no browser; `make tools` installs one.
@@ -36,8 +35,7 @@ func needBrowser(t *testing.T) string {
 	return browser
 }
 
-// crowded is a host with 200 workloads, some of them with markup in their
-// names.
+// crowded is a host with 200 workloads, some of them with markup in their names.
 func crowded() string {
 	var s strings.Builder
 	s.WriteString("gpus:\n- model: h100\n  load: inference\n  processes:\n")
@@ -51,8 +49,7 @@ func crowded() string {
 	return s.String()
 }
 
-// TestPage tests the live page in a real browser. Each script is a test with
-// agents of its own.
+// TestPage tests the live page in a real browser. Each script is a test with agents of its own.
 func TestPage(t *testing.T) {
 	browser := needBrowser(t)
 	const four = "gpus: [{model: h100, load: training, count: 4}]\n"

@@ -15,8 +15,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// often sets the shortest intervals: these tests are about the chain, not about
-// waiting.
+// often sets the shortest intervals: these tests are about the chain, not about waiting.
 const often = "collectors: {fast: 500ms, medium: 500ms, slow: 500ms}\n"
 
 // farther is the time that something may take through three servers: faults
@@ -29,8 +28,7 @@ func within(t *testing.T, what string, cond func() bool) {
 	until(t, farther, what, cond)
 }
 
-// A chain is an agent, Prometheus, Alertmanager and the receiver of its
-// messages.
+// A chain is an agent, Prometheus, Alertmanager and the receiver of its messages.
 type chain struct {
 	*testing.T
 	told         *receiver
@@ -95,9 +93,8 @@ func (c chain) suppressed(which func(a known) bool) (by []string) {
 	return by
 }
 
-// TestChainByRules sends the faults of a scenario all the way: from the agent,
-// by TLS and with a password, to Prometheus with the shipped rules, to
-// Alertmanager with the shipped configuration, to the receiver.
+// TestChainByRules sends the faults of a scenario all the way: from the agent, by TLS and with a password, to
+// Prometheus with the shipped rules, to Alertmanager with the shipped configuration, to the receiver.
 func TestChainByRules(t *testing.T) {
 	c := newChain(t)
 	web := fixture.Config(t, "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n"+
@@ -157,17 +154,15 @@ func TestChainByRules(t *testing.T) {
 // degraded says whether an alert is that of the agent, which with short intervals fires too easily on a busy machine.
 func degraded(labels map[string]string) bool { return labels["alertname"] == "AgentDegraded" }
 
-// pushing starts an agent that itself sends the alert of a lost GPU to
-// Alertmanager.
+// pushing starts an agent that itself sends the alert of a lost GPU to Alertmanager.
 func (c chain) pushing(args ...string) *agent {
 	c.Helper()
 	config := fixture.Config(c.T, often+"health: {alertmanagers: ["+c.alertmanager+"]}\n")
 	return start(c.T, append(args, "--demo=testdata/scenario/chain_push.yml", "--config.file="+config)...).listening()
 }
 
-// TestChainByPush has the agent send alerts to Alertmanager itself, while
-// Prometheus scrapes it without the rules. The fault is latched: an
-// acknowledgement ends it.
+// TestChainByPush has the agent send alerts to Alertmanager itself, while Prometheus scrapes it without the
+// rules. The fault is latched: an acknowledgement ends it.
 func TestChainByPush(t *testing.T) {
 	c := newChain(t)
 	dir := t.TempDir()
@@ -194,9 +189,8 @@ func TestChainByPush(t *testing.T) {
 	}
 }
 
-// TestChainByBoth has the agent push alerts and Prometheus evaluate the rules,
-// which nobody should configure. Alertmanager inhibits Prometheus's alert if
-// the agent sends the same one.
+// TestChainByBoth has the agent push alerts and Prometheus evaluate the rules, which nobody should configure.
+// Alertmanager inhibits Prometheus's alert if the agent sends the same one.
 func TestChainByBoth(t *testing.T) {
 	c := newChain(t)
 	startPrometheus(t, c.alertmanager, c.pushing().url, true)
@@ -212,8 +206,7 @@ func TestChainByBoth(t *testing.T) {
 	}
 }
 
-// state returns the last message about alerts of a name as text, by GPU and
-// tenant.
+// state returns the last message about alerts of a name as text, by GPU and tenant.
 func (r *receiver) state(name string) string {
 	last := r.last(name)
 	var all []string

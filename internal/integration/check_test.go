@@ -206,9 +206,8 @@ func TestCheckWithADriver(t *testing.T) {
 	together(t, tests)
 }
 
-// TestCheckBelievesNoNames: users name their programs like messages of the driver, and
-// have them fault, run out of memory and hang. A kernel thread that hangs afterwards is a
-// warning.
+// TestCheckBelievesNoNames: users name their programs like messages of the driver, and have them fault, run
+// out of memory and hang. A kernel thread that hangs afterwards is a warning.
 func TestCheckBelievesNoNames(t *testing.T) {
 	t.Parallel()
 	f, root := newDriver(t), t.TempDir()
@@ -270,8 +269,7 @@ func TestNodeName(t *testing.T) {
 	}
 }
 
-// TestTenantFaultsDoNotDrainTheNode has a workload cause XID after XID, and Slurm
-// ask for the node's health.
+// TestTenantFaultsDoNotDrainTheNode has a workload cause XID after XID, and Slurm ask for the node's health.
 func TestTenantFaultsDoNotDrainTheNode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -287,8 +285,7 @@ func TestTenantFaultsDoNotDrainTheNode(t *testing.T) {
 	}
 }
 
-// The answer to an order, from an agent or an impostor, is only text on root's
-// terminal.
+// The answer to an order, from an agent or an impostor, is only text on root's terminal.
 func TestOrdersValidateAnswers(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusOK, http.StatusConflict} {
@@ -320,8 +317,7 @@ func TestStatusAsksOnlyTheNamedAgent(t *testing.T) {
 	}
 }
 
-// diags runs gpusteward diag as a process of its own, with this driver, which
-// has no CUDA.
+// diags runs gpusteward diag as a process of its own, with this driver, which has no CUDA.
 func (f fakeDriver) diags(env []string, args ...string) (status int, out string) {
 	f.t.Helper()
 	f.set("libcuda.so.1", "")

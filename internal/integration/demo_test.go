@@ -54,8 +54,7 @@ func demonstrate(t *testing.T, environment ...string) *demonstration {
 	return d
 }
 
-// end waits until the script has ended, and returns its exit status. No process
-// of it may be left.
+// end waits until the script has ended, and returns its exit status. No process of it may be left.
 func (d *demonstration) end(status int) {
 	d.Helper()
 	var err error

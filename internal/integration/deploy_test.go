@@ -12,9 +12,8 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// healthcheck runs deploy/slurm/healthcheck.sh with a gpusteward that prints
-// verdict and exits with status, on a node in a state. It returns the exit
-// status and the arguments of scontrol, one a line.
+// healthcheck runs deploy/slurm/healthcheck.sh with a gpusteward that prints verdict and exits with status,
+// on a node in a state. It returns the exit status and the arguments of scontrol, one a line.
 func healthcheck(t *testing.T, status, verdict, state string, args ...string) (int, string) {
 	t.Helper()
 	exit, asked, called := slurmScript(t, "healthcheck.sh", "", status, verdict, state, args...)
@@ -100,8 +99,7 @@ func TestSlurmHealthCheckDrainsACriticalNode(t *testing.T) {
 	}
 }
 
-// The command of node-problem-detector is one of ours, and its result means
-// what the condition says.
+// The command of node-problem-detector is one of ours, and its result means what the condition says.
 func TestNodeProblemDetectorRunsTheCheck(t *testing.T) {
 	t.Parallel()
 	text := content(t, "deploy/kubernetes/npd-gpusteward.json")

@@ -124,8 +124,7 @@ var (
 // targets are the labels that Prometheus gives every series.
 var targets = []string{"cluster", "job", "instance"}
 
-// TestDocumentsMetrics: each metric that a page names exists, with the labels
-// in its selector.
+// TestDocumentsMetrics: each metric that a page names exists, with the labels in its selector.
 func TestDocumentsMetrics(t *testing.T) {
 	t.Parallel()
 	known := map[string][]string{"gpusteward_build_info": {"version", "revision", "goversion"}}
@@ -172,8 +171,7 @@ func TestDocumentsMetrics(t *testing.T) {
 	fixture.AtLeast(t, n, 500, "names")
 }
 
-// TestDocumentsConfigurations: each piece of our configuration in a page is
-// valid.
+// TestDocumentsConfigurations: each piece of our configuration in a page is valid.
 func TestDocumentsConfigurations(t *testing.T) {
 	t.Parallel()
 	ours := regexp.MustCompile(`(?m)^(collectors|workloads|health|enforcer|web):`)
@@ -198,8 +196,7 @@ var (
 	option = regexp.MustCompile(`--(?:\[no-\])?[a-z][a-z.-]*`)
 )
 
-// TestDocumentsCommands: the flags and subcommands of the command lines in
-// pages exist.
+// TestDocumentsCommands: the flags and subcommands of the command lines in pages exist.
 func TestDocumentsCommands(t *testing.T) {
 	t.Parallel()
 	var help bytes.Buffer

@@ -15,8 +15,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// promql returns the expressions of a page's blocks of PromQL, which empty
-// lines separate.
+// promql returns the expressions of a page's blocks of PromQL, which empty lines separate.
 func promql(page string) (all []string) {
 	for _, b := range fence.FindAllStringSubmatch(page, -1) {
 		if b[1] == "promql" {
@@ -40,8 +39,7 @@ func promtool(t *testing.T, text string, args ...string) {
 	}
 }
 
-// notAnswered are metrics without series on these hosts: those that are not
-// simulated, and those of faults.
+// notAnswered are metrics without series on these hosts: those that are not simulated, and those of faults.
 var notAnswered = []string{"nvgpu_hami_", "nvgpu_retired_pages", "nvgpu_c2c_", "nvgpu_gpm_c2c_",
 	"nvgpu_edpp_multiplier_ratio",
 	"nvgpu_xid_last_timestamp_seconds", "gpusteward_collect_errors_total"}

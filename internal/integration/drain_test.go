@@ -17,8 +17,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// begin starts a command of the program with the directories of the driver's
-// agent. said is its output.
+// begin starts a command of the program with the directories of the driver's agent. said is its output.
 func (f fakeDriver) begin(name string) (cmd *exec.Cmd, said *bytes.Buffer) {
 	f.t.Helper()
 	said = new(bytes.Buffer)

@@ -19,9 +19,8 @@ import (
 
 var endings = flag.Int("adversary.endings", 20, "`times` that both processes are ended under attack")
 
-// TestEndsUnderAttack ends the enforcer and the observer again and again while
-// the adversary's processes make all of their moves at once, 200 clients read
-// no answer, and 300 scrape without a pause.
+// TestEndsUnderAttack ends the enforcer and the observer again and again while the adversary's processes make
+// all of their moves at once, 200 clients read no answer, and 300 scrape without a pause.
 func TestEndsUnderAttack(t *testing.T) {
 	s := newSiege(t, rand.Uint64())
 	s.chooses(t, *adversaryMoves)

@@ -91,12 +91,10 @@ func (j *job) least(other *job) (part float64, all []string) {
 	return part, all
 }
 
-// TestGPUEnforcer has the agent keep a greedy tenant (limit 30 %, cap 8 GiB)
-// from a guaranteed one (70 %), find a process that evades the hook, pause its
-// workload and let it continue. A third process without a quota is left alone.
-// The test runs once with one process, and once with two, one of which has only
-// the privileges that it needs. GS_HOOK and GS_BENCH name the hook and the
-// directory of worker.py.
+// TestGPUEnforcer has the agent keep a greedy tenant (limit 30 %, cap 8 GiB) from a guaranteed one (70 %),
+// find a process that evades the hook, pause its workload and let it continue. A third process without a
+// quota is left alone. The test runs once with one process, and once with two, one of which has only the
+// privileges that it needs. GS_HOOK and GS_BENCH name the hook and the directory of worker.py.
 func TestGPUEnforcer(t *testing.T) {
 	agent := binary(t)
 	config := filepath.Join(t.TempDir(), "gpusteward.yml")

@@ -18,8 +18,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A hooked is a process under the hook, as far as the broker can tell. It is
-// this process.
+// A hooked is a process under the hook, as far as the broker can tell. It is this process.
 type hooked struct {
 	t    *testing.T
 	conn *net.UnixConn
@@ -183,8 +182,7 @@ func TestOneSocketByDefault(t *testing.T) {
 	}
 }
 
-// gpusteward exec passes on the arguments after --, and the program's exit
-// status.
+// gpusteward exec passes on the arguments after --, and the program's exit status.
 func TestExecCommand(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -19,9 +19,8 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// A fakeDriver is a directory with a libnvidia-ml.so.1 made from
-// testdata/nvml.c, which does what files in the directory say. It also has the
-// directories of its agents.
+// A fakeDriver is a directory with a libnvidia-ml.so.1 made from testdata/nvml.c, which does what files in
+// the directory say. It also has the directories of its agents.
 type fakeDriver struct {
 	t   *testing.T
 	dir string
@@ -68,8 +67,7 @@ func (f fakeDriver) clear(names ...string) {
 	}
 }
 
-// number returns a count of the driver, such as open sessions or stuck calls; 0
-// before there is one.
+// number returns a count of the driver, such as open sessions or stuck calls; 0 before there is one.
 func (f fakeDriver) number(name string) int {
 	text, _ := os.ReadFile(f.path(name))
 	n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
@@ -96,14 +94,12 @@ func (f fakeDriver) has(gpus int) {
 	}
 }
 
-// environment makes an agent load this driver, and skip the second that the
-// race detector takes to end.
+// environment makes an agent load this driver, and skip the second that the race detector takes to end.
 func (f fakeDriver) environment() []string {
 	return []string{"LD_LIBRARY_PATH=" + f.dir, "FAKE_DRIVER=" + f.dir, "GORACE=atexit_sleep_ms=0"}
 }
 
-// flags make an agent read its GPUs five times a second, and keep its state beside
-// the driver.
+// flags make an agent read its GPUs five times a second, and keep its state beside the driver.
 func (f fakeDriver) flags() []string {
 	f.t.Helper()
 	if _, err := os.Stat(f.path("config.yml")); err != nil {
@@ -178,8 +174,7 @@ func TestDriverWithFewFunctions(t *testing.T) {
 	a.endsWell()
 }
 
-// TestAgentWaitsForADriverAndSaysWhy: a driver that is installed or loaded later
-// needs no restart.
+// TestAgentWaitsForADriverAndSaysWhy: a driver that is installed or loaded later needs no restart.
 func TestAgentWaitsForADriverAndSaysWhy(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(t *testing.T){}

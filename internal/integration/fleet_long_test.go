@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// TestFleetIsNotDegraded: an agent of a fleet does not take the resources of
-// all of them for its own.
+// TestFleetIsNotDegraded: an agent of a fleet does not take the resources of all of them for its own.
 func TestFleetIsNotDegraded(t *testing.T) {
 	t.Parallel()
 	const hosts = 60

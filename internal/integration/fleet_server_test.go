@@ -12,13 +12,11 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// fleetHosts is the number of hosts that one Prometheus has to scrape within 15
-// s.
+// fleetHosts is the number of hosts that one Prometheus has to scrape within 15 s.
 const fleetHosts = 200
 
-// TestDemoFleet has a Prometheus with the shipped rules and the shipped
-// configuration for HTTP discovery find and scrape a fleet. It runs alone,
-// because it checks an interval.
+// TestDemoFleet has a Prometheus with the shipped rules and the shipped configuration for HTTP discovery find
+// and scrape a fleet. It runs alone, because it checks an interval.
 func TestDemoFleet(t *testing.T) {
 	installed(t, "prometheus")
 	a := spawn(t, nil, "--demo=h100", fmt.Sprint("--demo.hosts=", fleetHosts)).ready()
@@ -77,8 +75,7 @@ func TestDemoFleet(t *testing.T) {
 		return differs == ""
 	})
 
-	// Every rule has been evaluated by then, except for groups that wait for
-	// minutes.
+	// Every rule has been evaluated by then, except for groups that wait for minutes.
 	var answer struct {
 		Data struct {
 			Groups []struct {

@@ -30,8 +30,7 @@ func (a *agent) targets() (all []targetGroup) {
 	return all
 }
 
-// TestFleetListsItsHosts: Prometheus's discovery and people find every host at
-// the address of their request.
+// TestFleetListsItsHosts: Prometheus's discovery and people find every host at the address of their request.
 func TestFleetListsItsHosts(t *testing.T) {
 	t.Parallel()
 	a := start(t, "--demo=h100", "--demo.hosts=101").ready()
@@ -85,8 +84,7 @@ func TestFleetHostsDiffer(t *testing.T) {
 	}
 }
 
-// The configurations for Prometheus say the same of the agents, however it
-// finds them.
+// The configurations for Prometheus say the same of the agents, however it finds them.
 func TestScrapeConfigsAgree(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("deploy/prometheus/*_sd.yml")

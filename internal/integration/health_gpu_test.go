@@ -21,8 +21,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// wrong breaks a rule for kernels, which its first argument selects; steady
-// works until it is killed.
+// wrong breaks a rule for kernels, which its first argument selects; steady works until it is killed.
 const wrong = `
 #include <cstring>
 __global__ void misaligned(char *p) { *(int *)(p + 1) = 1; }
@@ -60,9 +59,8 @@ func (m *measured) incidents() (all []incident.Event) {
 	return answer.Events
 }
 
-// TestGPUIncidents has programs fault on the GPU, each in a cgroup of its own,
-// and expects exactly one incident for each, from both sources and with its
-// owner. It needs root, cgroup v2, nvcc and /dev/kmsg.
+// TestGPUIncidents has programs fault on the GPU, each in a cgroup of its own, and expects exactly one
+// incident for each, from both sources and with its owner. It needs root, cgroup v2, nvcc and /dev/kmsg.
 func TestGPUIncidents(t *testing.T) {
 	program := compiled(t)
 	m := startMeasured(t, binary(t), "--config.file="+fixture.Config(t, tenth)) // the programs run for half a second
@@ -122,10 +120,9 @@ const tenth = "collectors: {fast: 100ms}\n"
 
 var provoked = flag.Int("gpu.faults", 200, "faults that TestGPUFaultsNameTheirProcesses provokes, about 25 a minute")
 
-// TestGPUFaultsNameTheirProcesses has one program after the other fault on the
-// GPU while others work on, with an agent that reads ten times a second. No
-// name may be wrong, and 95 % must be right. It needs what TestGPUIncidents
-// needs.
+// TestGPUFaultsNameTheirProcesses has one program after the other fault on the GPU while others work on, with
+// an agent that reads ten times a second. No name may be wrong, and 95 % must be right. It needs what
+// TestGPUIncidents needs.
 func TestGPUFaultsNameTheirProcesses(t *testing.T) {
 	program := compiled(t)
 	for range 3 {
@@ -191,8 +188,7 @@ func (m *measured) answers(path string, to any) {
 	}
 }
 
-// TestGPUIsHealthy has the agent judge a GPU that is idle and then works hard: it
-// stays healthy.
+// TestGPUIsHealthy has the agent judge a GPU that is idle and then works hard: it stays healthy.
 func TestGPUIsHealthy(t *testing.T) {
 	m := startMeasured(t, binary(t))
 	look := func(what string, length time.Duration) {

@@ -15,8 +15,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// falls is a host with a kernel that reports a GPU off the bus, although the
-// GPU is well.
+// falls is a host with a kernel that reports a GPU off the bus, although the GPU is well.
 const falls = "faults: [{at: 2s, kind: kernel_line, gpu: 3, line: 'NVRM: Xid (PCI:{pci}): 79, pid=1, name=a, GPU has " +
 	"fallen off the bus.'}]"
 
@@ -57,9 +56,8 @@ func (f *fakeAlertmanager) fires(name string) map[string]string {
 	return f.firing[name]
 }
 
-// TestFaultIsReportedAndAcknowledged follows a fault through the whole agent, to
-// an Alertmanager, the journal, the metrics and the status, until an operator
-// acknowledges it.
+// TestFaultIsReportedAndAcknowledged follows a fault through the whole agent, to an Alertmanager, the
+// journal, the metrics and the status, until an operator acknowledges it.
 func TestFaultIsReportedAndAcknowledged(t *testing.T) {
 	t.Parallel()
 	am := newFakeAlertmanager(t)

@@ -32,9 +32,8 @@ const python = "/usr/bin/python3"
 // stubs has the simulated driver and NCCL.
 const stubs = "enforcer/hook/build/stub"
 
-// A jobHost is a host of simulated GPUs, of which real processes are the ranks
-// of jobs under the hook. Its agent enforces, and sends alerts to a real
-// Alertmanager.
+// A jobHost is a host of simulated GPUs, of which real processes are the ranks of jobs under the hook. Its
+// agent enforces, and sends alerts to a real Alertmanager.
 type jobHost struct {
 	*testing.T
 	agent        *agent
@@ -97,8 +96,7 @@ func (h *jobHost) rank(gpu int, command ...string) rank {
 	return r
 }
 
-// says returns the numbers of the last line that begins with the word; none:
-// there is no such line.
+// says returns the numbers of the last line that begins with the word; none: there is no such line.
 func (r rank) says(word string) (numbers []int64) {
 	for line := range strings.Lines(r.out.String()) {
 		if f := strings.Fields(line); strings.HasSuffix(line, "\n") && len(f) > 0 && f[0] == word {
@@ -141,9 +139,8 @@ func (f injected) option() string {
 	return f.name
 }
 
-// TestChainOfHangs lets jobs of two Python processes hang, each by another fault
-// of its second rank, beside a job that is well. Alertmanager is told which rank
-// it is, why, and where it stands.
+// TestChainOfHangs lets jobs of two Python processes hang, each by another fault of its second rank, beside a
+// job that is well. Alertmanager is told which rank it is, why, and where it stands.
 func TestChainOfHangs(t *testing.T) {
 	t.Parallel()
 	took := map[string][]time.Duration{}
@@ -229,8 +226,7 @@ func (f injected) missing(a known, at string) string {
 	return ""
 }
 
-// lineOf returns the line of the program that has the comment with the fault;
-// empty: none has.
+// lineOf returns the line of the program that has the comment with the fault; empty: none has.
 func lineOf(program, fault string) string {
 	n := 0
 	for line := range strings.Lines(program) {

@@ -177,8 +177,7 @@ while True:
     print("step", time.monotonic_ns(), done, flush=True)
 `
 
-// TestGPUFlops compares the estimate of a GPU's operations with programs that do
-// known ones.
+// TestGPUFlops compares the estimate of a GPU's operations with programs that do known ones.
 func TestGPUFlops(t *testing.T) {
 	m := startMeasured(t, binary(t))
 	for _, c := range []struct {

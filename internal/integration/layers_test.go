@@ -19,9 +19,8 @@ import (
 var themes = []string{"collectors/activity", "collectors/device", "collectors/faults", "collectors/links",
 	"collectors/workloads"}
 
-// layers are the package directories, each with those of our packages that it
-// may import. A new package needs a row and a reason.
-// Tests may import anything.
+// layers are the package directories, each with those of our packages that it may import. A new package needs
+// a row and a reason. Tests may import anything.
 var layers = map[string][]string{
 	".": {"internal/agent"},
 	"internal/agent": {"collectors", "collectors/all", "collectors/device", "collectors/gpu", "collectors/gpu/sim",
@@ -122,8 +121,7 @@ var layers = map[string][]string{
 	"dashboards": append([]string{"health", "health/derived", "health/incident", "collectors"}, themes...),
 }
 
-// owners are the only directories that may import a library, by the start of
-// its path.
+// owners are the only directories that may import a library, by the start of its path.
 var owners = map[string][]string{
 	"github.com/alecthomas/kingpin":                          {"internal/agent"},
 	"github.com/prometheus/exporter-toolkit/web/kingpinflag": {"internal/agent"},

@@ -51,8 +51,7 @@ func TestDemoServesEightGPUs(t *testing.T) {
 	a.endsWell()
 }
 
-// The tenants of a simulated host have books, unless a broker with its own
-// books runs.
+// The tenants of a simulated host have books, unless a broker with its own books runs.
 func TestDemoHasTenants(t *testing.T) {
 	t.Parallel()
 	simulated := start(t, "--demo").ready()
@@ -166,8 +165,7 @@ func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
 	}
 }
 
-// TestDump writes the metrics for node_exporter's textfile collector, whole, and
-// leaves no old ones.
+// TestDump writes the metrics for node_exporter's textfile collector, whole, and leaves no old ones.
 func TestDump(t *testing.T) {
 	t.Parallel()
 	root := shortDirectory(t)
@@ -262,8 +260,7 @@ func TestStack(t *testing.T) {
 	}
 }
 
-// TestStackOfUnreadableProcess reads a process without memory, as the kernel
-// reports it.
+// TestStackOfUnreadableProcess reads a process without memory, as the kernel reports it.
 func TestStackOfUnreadableProcess(t *testing.T) {
 	t.Parallel()
 	procfs := t.TempDir()

@@ -22,8 +22,7 @@ while True:
     torch.cuda.synchronize()
 `
 
-// binary returns the agent to measure: AGENT, or one built here as make build
-// does.
+// binary returns the agent to measure: AGENT, or one built here as make build does.
 func binary(t *testing.T) string {
 	if path := os.Getenv("AGENT"); path != "" {
 		return path
@@ -114,9 +113,8 @@ func TestGPUNVLink(t *testing.T) {
 
 var starts = flag.Int("starts", 48, "`number` of agents that TestGPUStarts starts, as many at once as -test.parallel says")
 
-// TestGPUStarts starts the agent again and again. It must live at least until all GPUs'
-// performance metrics have been read a few times. It crashed in the driver's library at
-// that moment, on hosts with two GPUs.
+// TestGPUStarts starts the agent again and again. It must live at least until all GPUs' performance metrics
+// have been read a few times. It crashed in the driver's library at that moment, on hosts with two GPUs.
 func TestGPUStarts(t *testing.T) {
 	agent := binary(t)
 	for i := range *starts {

@@ -12,8 +12,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// picturesAfter is the time that the simulated host runs first: its charts show
-// the last 15 minutes.
+// picturesAfter is the time that the simulated host runs first: its charts show the last 15 minutes.
 var picturesAfter = flag.Duration("pictures.after", 15*time.Minute,
 	"how long the host runs before its pictures are made")
 

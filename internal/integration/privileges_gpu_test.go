@@ -14,8 +14,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// names returns the families of a scrape about GPUs, each with its labels but
-// without their numbers.
+// names returns the families of a scrape about GPUs, each with its labels but without their numbers.
 func (s series) names() map[string]bool {
 	names := map[string]bool{}
 	for key := range s {
@@ -26,9 +25,8 @@ func (s series) names() map[string]bool {
 	return names
 }
 
-// TestGPUUnprivileged reads the same GPUs, with a tenant of root on them, by an
-// agent of root and by one that runs as in gpusteward.service: an unprivileged
-// user with CAP_SYSLOG alone. The second reads as much.
+// TestGPUUnprivileged reads the same GPUs, with a tenant of root on them, by an agent of root and by one that
+// runs as in gpusteward.service: an unprivileged user with CAP_SYSLOG alone. The second reads as much.
 func TestGPUUnprivileged(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to be somebody else")

@@ -14,8 +14,7 @@ import (
 // recovery is the longest time until everything works again.
 const recovery = 10 * time.Second
 
-// back checks that the GPUs are well and the agent is ready soon after the
-// repair.
+// back checks that the GPUs are well and the agent is ready soon after the repair.
 func (a *agent) back(mended time.Time, gpus ...int) {
 	a.t.Helper()
 	waited, own := a.waited(), map[string]time.Duration{}
@@ -130,9 +129,8 @@ func (a *agent) address(n int) {
 	}
 }
 
-// TestReplacedLibraryIsLoadedInTheSameProcess has an agent with an address of its
-// own, and one with systemd's socket: a client that connects while the process
-// restarts itself waits there, and is not refused.
+// TestReplacedLibraryIsLoadedInTheSameProcess has an agent with an address of its own, and one with systemd's
+// socket: a client that connects while the process restarts itself waits there, and is not refused.
 func TestReplacedLibraryIsLoadedInTheSameProcess(t *testing.T) {
 	t.Parallel()
 	together(t, map[string]func(t *testing.T){
@@ -155,8 +153,7 @@ func TestReplacedLibraryIsLoadedInTheSameProcess(t *testing.T) {
 	})
 }
 
-// replaced replaces the library of an agent twice, and waits for the agent's new
-// starts.
+// replaced replaces the library of an agent twice, and waits for the agent's new starts.
 func (f fakeDriver) replaced(a *agent, started func(n int)) {
 	t := f.t
 	t.Helper()

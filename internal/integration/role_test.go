@@ -18,8 +18,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// Two processes, one that only enforces and one that only observes, equal one
-// process that does both.
+// Two processes, one that only enforces and one that only observes, equal one process that does both.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	enforcer, observer, socket := divided(t, fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, "+
@@ -47,8 +46,7 @@ func TestRoles(t *testing.T) {
 	observer.sees("no broker", func(s series) bool { return s["gpusteward_broker_up"] == 0 })
 }
 
-// divided starts an enforcer and an observer that sees it, and returns the
-// broker's socket.
+// divided starts an enforcer and an observer that sees it, and returns the broker's socket.
 func divided(t *testing.T, config string) (enforcer, observer *agent, socket string) {
 	t.Helper()
 	dir := shortDirectory(t)
@@ -63,8 +61,7 @@ func divided(t *testing.T, config string) (enforcer, observer *agent, socket str
 	return enforcer, observer, filepath.Join(dir, "broker/broker.sock")
 }
 
-// crowd keeps more descriptors in flight than the enforcer may have, as a
-// process of the enforcer's user.
+// crowd keeps more descriptors in flight than the enforcer may have, as a process of the enforcer's user.
 func crowd(t *testing.T, enforcer *agent) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -80,8 +77,7 @@ func crowd(t *testing.T, enforcer *agent) {
 	}
 }
 
-// permitted returns the capabilities that this process may have. Root in a
-// container lacks some.
+// permitted returns the capabilities that this process may have. Root in a container lacks some.
 func permitted(t *testing.T) uint64 {
 	t.Helper()
 	var sets [2]unix.CapUserData // the lower and the upper 32
@@ -89,12 +85,10 @@ func permitted(t *testing.T) uint64 {
 	return uint64(sets[1].Permitted)<<32 | uint64(sets[0].Permitted)
 }
 
-// mayExceed reports whether the enforcer is exempt from the limit of
-// descriptors in flight.
+// mayExceed reports whether the enforcer is exempt from the limit of descriptors in flight.
 func mayExceed(t *testing.T) bool { return permitted(t)&(1<<unix.CAP_SYS_RESOURCE) != 0 }
 
-// A broker that may have no more descriptors in flight cannot serve clients,
-// and reports that.
+// A broker that may have no more descriptors in flight cannot serve clients, and reports that.
 func TestStarvedBrokerIsReported(t *testing.T) {
 	t.Parallel()
 	if mayExceed(t) {
@@ -144,9 +138,8 @@ func TestEnforceWithNothingToEnforce(t *testing.T) {
 	}
 }
 
-// activated returns the command of an agent that gets these files as systemd's
-// sockets. systemd names the PID that they are for, which exists only after the
-// start.
+// activated returns the command of an agent that gets these files as systemd's sockets. systemd names the PID
+// that they are for, which exists only after the start.
 func activated(files []*os.File, args ...string) *exec.Cmd {
 	cmd := exec.Command("sh", append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`, os.Args[0]}, args...)...)
 	cmd.Env = append(os.Environ(), fmt.Sprintf("LISTEN_FDS=%d", len(files)))

@@ -23,8 +23,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// installed skips a test, and says so, if a server that it needs is not
-// installed.
+// installed skips a test, and says so, if a server that it needs is not installed.
 func installed(t *testing.T, programs ...string) {
 	t.Helper()
 	for _, name := range programs {
@@ -34,8 +33,7 @@ func installed(t *testing.T, programs ...string) {
 	}
 }
 
-// startServer starts a server that ends with the test, waits until it is ready,
-// and returns its URL.
+// startServer starts a server that ends with the test, waits until it is ready, and returns its URL.
 func startServer(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	address, log := fixture.FreeAddress(t), new(transcript)
@@ -120,9 +118,8 @@ func startOverFleet(t *testing.T, fleet string, args ...string) string {
 		"--storage.tsdb.path="+filepath.Join(dir, "data"))...)
 }
 
-// hurried returns rules with every duration divided by scale: the time that an
-// expression must hold, the range that it covers, and the interval of
-// evaluation. Expressions and texts are as shipped.
+// hurried returns rules with every duration divided by scale: the time that an expression must hold, the
+// range that it covers, and the interval of evaluation. Expressions and texts are as shipped.
 func hurried(t *testing.T, rules string) string {
 	t.Helper()
 	shorter := func(text string) string {
@@ -161,9 +158,8 @@ func hostName() string {
 	return cmp.Or(os.Getenv("NODE_NAME"), name)
 }
 
-// startPrometheus starts a Prometheus that scrapes an agent every second and
-// evaluates the shipped rules for the alerts that are on by default, hurried.
-// It adds the lines of scrape to the agent's job.
+// startPrometheus starts a Prometheus that scrapes an agent every second and evaluates the shipped rules for
+// the alerts that are on by default, hurried. It adds the lines of scrape to the agent's job.
 func startPrometheus(t *testing.T, alertmanager, agent string, rules bool, scrape ...string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -30,11 +30,9 @@ import (
 // stubGPU is the UUID of the simulated GPU.
 var stubGPU = [16]byte([]byte("gpusteward-stub\x00"))
 
-// A siege is a host: an observer and an enforcer on a simulated GPU, with
-// honest tenants, two of which always want the GPU, and peers of an adversary.
-// Each cgroup belongs to a tenant: one each to serving, batch and jobs, and two
-// to the hostile tenant. The processes in one of these two are not under the
-// hook.
+// A siege is a host: an observer and an enforcer on a simulated GPU, with honest tenants, two of which always
+// want the GPU, and peers of an adversary. Each cgroup belongs to a tenant: one each to serving, batch and
+// jobs, and two to the hostile tenant. The processes in one of these two are not under the hook.
 type siege struct {
 	*rand.Rand
 	*testing.T
@@ -59,10 +57,9 @@ type siege struct {
 	working sync.WaitGroup  // honest jobs
 }
 
-// guaranteed are the parts of the GPU for the tenants that always want it. The
-// rest is guaranteed too, to jobs and to the hostile tenant, which always has a
-// program that wants more. So no tenant gets time that is not wanted elsewhere,
-// and all that is taken shows.
+// guaranteed are the parts of the GPU for the tenants that always want it. The rest is guaranteed too, to
+// jobs and to the hostile tenant, which always has a program that wants more. So no tenant gets time that is
+// not wanted elsewhere, and all that is taken shows.
 var guaranteed = map[string]float64{"serving": .5, "batch": .38}
 
 // newSiege starts everything honest.
@@ -121,8 +118,7 @@ func (s *siege) observe() *agent {
 	return s.observer
 }
 
-// table returns the configuration. A cap of the hostile tenant differs each
-// time.
+// table returns the configuration. A cap of the hostile tenant differs each time.
 func (s *siege) table() string {
 	fixture.Must(s, os.WriteFile(filepath.Join(s.dir, "gemini"), []byte("1\npod/a 0.5 1.0 1000\n"), 0o644))
 	unit := func(name string) string { return filepath.Base(s.groups[name]) }
@@ -141,8 +137,7 @@ enforcer:
 		8+s.reloads%2)
 }
 
-// ownGroup makes a cgroup of version 2 like that of a unit. Its processes end
-// with the test.
+// ownGroup makes a cgroup of version 2 like that of a unit. Its processes end with the test.
 func ownGroup(t *testing.T, name string) string {
 	t.Helper()
 	root := "/sys/fs/cgroup"
@@ -180,8 +175,7 @@ func (s *siege) place() {
 
 func (s *siege) socket() string { return filepath.Join(s.dir, "run/broker/broker.sock") }
 
-// A truth is what the simulated GPU really did, by cgroup. Nothing under test
-// can change it.
+// A truth is what the simulated GPU really did, by cgroup. Nothing under test can change it.
 type truth struct {
 	mu        sync.Mutex
 	at        time.Duration            // of the simulation, at the last look
@@ -247,8 +241,7 @@ func (tr *truth) read(text string) {
 	p.busy, p.used, p.seen = time.Duration(busy), used, tr.at
 }
 
-// groupOf returns the part of a siege's cgroup that identifies it; empty for a
-// process in none.
+// groupOf returns the part of a siege's cgroup that identifies it; empty for a process in none.
 func groupOf(pid int) string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	_, rest, _ := strings.Cut(string(text), "/gs-siege-")
@@ -326,8 +319,7 @@ type program struct {
 
 func (p program) killAfter(d time.Duration) { time.AfterFunc(d, func() { _ = p.Process.Kill() }) }
 
-// Priorities: honest processes go before everything else on the machine, and
-// the adversary's own after it.
+// Priorities: honest processes go before everything else on the machine, and the adversary's own after it.
 const first, last = -15, 5
 
 // at has the processes that start begins run at a priority.
@@ -354,8 +346,7 @@ func (s *siege) begin(cmd *exec.Cmd, group string, uid int) {
 	fixture.Must(s, cmd.Start())
 }
 
-// load starts the load generator in a cgroup, under the hook or not. It ends
-// with the test at the latest.
+// load starts the load generator in a cgroup, under the hook or not. It ends with the test at the latest.
 func (s *siege) load(group string, hooked bool, options ...string) program {
 	s.Helper()
 	p := s.loads(group, hooked, options...)
@@ -412,9 +403,8 @@ func (s *siege) reload() {
 	}
 }
 
-// sees requests a page, which must be answered. All programs of this host are
-// one client of the observer, which may cut off any of them: sees then asks
-// again.
+// sees requests a page, which must be answered. All programs of this host are one client of the observer,
+// which may cut off any of them: sees then asks again.
 func (s *siege) sees(path string) string {
 	status, body, err := s.observer.fetch(path)
 	for range 2 {
@@ -437,16 +427,14 @@ type besieger struct {
 	since time.Time     // the last move was sent
 }
 
-// besiegers are the users of peers: one is the user of an honest process, the
-// others are different.
+// besiegers are the users of peers: one is the user of an honest process, the others are different.
 var besiegers = []struct {
 	uid   int
 	group string
 }{{0, "hostile"}, {5001, "hostile"}, {6001, "hostile"}, {6002, "hostile"}, {0, "around"}, {6001, "around"}}
 
-// peer starts a process that asks the broker for sessions. The adversary's
-// processes get only processor time that nobody else wants, because the kernel
-// has to bound that; the work that others do for them counts.
+// peer starts a process that asks the broker for sessions. The adversary's processes get only processor time
+// that nobody else wants, because the kernel has to bound that; the work that others do for them counts.
 func (s *siege) peer(uid int, group, how string) (cmd *exec.Cmd, in io.WriteCloser, out io.Reader) {
 	s.Helper()
 	cmd = exec.Command("/proc/self/exe") // others may run it, wherever it is
@@ -562,13 +550,11 @@ type span struct {
 	waited        map[string]time.Duration // for processors, by cgroup
 }
 
-// pace returns the part of their guarantees that honest tenants got since then,
-// of the time that programs around the hook left them; finding those is the
-// audit's task. A tenant on a simulated GPU gives it no work while it waits for
-// a processor, and others get unused time. So the time that a tenant waited
-// counts as its own. As much of the GPU's time without work as the enforcer
-// waited is left out. If that is half of the time, or of what a tenant should
-// have, the pace says nothing.
+// pace returns the part of their guarantees that honest tenants got since then, of the time that programs
+// around the hook left them; finding those is the audit's task. A tenant on a simulated GPU gives it no work
+// while it waits for a processor, and others get unused time. So the time that a tenant waited counts as its
+// own. As much of the GPU's time without work as the enforcer waited is left out. If that is half of the
+// time, or of what a tenant should have, the pace says nothing.
 func (s *siege) pace(from span) (all map[string]float64, judged bool) {
 	to := s.truth.now()
 	left := to.at - from.at
@@ -603,9 +589,8 @@ func (s *siege) taken(a *agent) (memory uint64, descriptors int) {
 	return status.VmRSS, descriptors
 }
 
-// neverReads opens connection after connection to the agent until ctx ends. On
-// each it requests 40 pages at once, each with a query of its own, as often as
-// it can. It counts the connections that have sent a request.
+// neverReads opens connection after connection to the agent until ctx ends. On each it requests 40 pages at
+// once, each with a query of its own, as often as it can. It counts the connections that have sent a request.
 func neverReads(ctx context.Context, n int, address string, asked *atomic.Int64) {
 	query := []string{"x=%d", "name[]=nvgpu_up&name[]=n%d"}[n%2] // the whole response, or a part
 	var requests strings.Builder

@@ -116,8 +116,7 @@ func TestPrologWritesARecord(t *testing.T) {
 	fixture.Equal(t, s.read("run/slurm/7"), "no run/slurm/7", "after the job there is")
 }
 
-// Whether GPUs have shards is told by Slurm's files as Slurm reads them, and by
-// Slurm.
+// Whether GPUs have shards is told by Slurm's files as Slurm reads them, and by Slurm.
 func TestPrologKnowsSlurmsFiles(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -64,8 +64,7 @@ func (m *manager) quiet() time.Duration {
 	return time.Since(m.last)
 }
 
-// environment is the environment of a service of systemd; a watchdog of 0 is
-// none.
+// environment is the environment of a service of systemd; a watchdog of 0 is none.
 func (m *manager) environment(watchdog time.Duration) []string {
 	env := []string{"NOTIFY_SOCKET=" + m.path}
 	if watchdog > 0 {
@@ -113,8 +112,7 @@ func TestWatchdogIsFedWhileAReaderProgresses(t *testing.T) {
 		{"wedged_one", "100ms", 1, 2 * time.Second, 4},
 		{"lost_all", "100ms", 1, 7 * time.Second, 8}, // the agent looks for it every 5 s
 		{"empty", "100ms", 0, 2 * time.Second, 3},
-		// A restart would not bring the GPU back, and a process with a thread in the
-		// driver cannot even end.
+		// A restart would not bring the GPU back, and a process with a thread in the driver cannot even end.
 		{"wedged_all", "100ms", 1, 2 * time.Second, 5},
 	} {
 		tests[c.scenario+" "+c.fast] = func(t *testing.T) {

@@ -24,8 +24,7 @@ import (
 func TestSystemdsSocketIsServed(t *testing.T) {
 	t.Parallel()
 	l := onLoopback(t)
-	// The same with the enforcer: the sockets are then for HTTP, and the broker
-	// creates its own.
+	// The same with the enforcer: the sockets are then for HTTP, and the broker creates its own.
 	cmd := activated([]*os.File{socketOf(t, l)}, "--demo=h100", "--web.systemd-socket",
 		"--config.file="+fixture.Config(t, "enforcer: {enabled: true}\n"))
 	a := launch(t, cmd)

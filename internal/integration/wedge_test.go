@@ -15,8 +15,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// together runs tests that mostly wait, all at once, on any number of
-// processors.
+// together runs tests that mostly wait, all at once, on any number of processors.
 func together(t *testing.T, tests map[string]func(t *testing.T)) {
 	var running sync.WaitGroup
 	for name, test := range tests {
@@ -151,8 +150,7 @@ func observe(a *agent, scrapers int, check func(s series) string) *witness {
 	return w
 }
 
-// saw ends the observation, which must have found no fault while the agent had a
-// processor.
+// saw ends the observation, which must have found no fault while the agent had a processor.
 func (w *witness) saw(t *testing.T) {
 	t.Helper()
 	eventually(t, "five scrapes", func() bool { // a loaded machine may have made fewer so far

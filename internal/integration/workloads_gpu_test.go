@@ -59,8 +59,7 @@ func (m *measured) value(family string, pieces ...string) (v float64, ok bool) {
 	return 0, false
 }
 
-// pmon returns nvidia-smi's average SM column of each process over so many
-// seconds, as a ratio.
+// pmon returns nvidia-smi's average SM column of each process over so many seconds, as a ratio.
 func pmon(t *testing.T, seconds int) map[int]float64 {
 	out, err := exec.Command("nvidia-smi", "pmon", "-i", "0", "-s", "u", "-c", strconv.Itoa(seconds)).Output()
 	if err != nil {
@@ -128,8 +127,7 @@ func TestGPUWorkloads(t *testing.T) {
 	m.drains(pids)
 }
 
-// holdsMemory compares the workloads' memory with nvidia-smi's, which is in
-// MiB.
+// holdsMemory compares the workloads' memory with nvidia-smi's, which is in MiB.
 func (m *measured) holdsMemory(pids map[string]int) {
 	out, err := exec.Command("nvidia-smi", "-i", "0", "--query-compute-apps=pid,used_memory",
 		"--format=csv,noheader,nounits").Output()
@@ -153,8 +151,7 @@ func (m *measured) holdsMemory(pids map[string]int) {
 	}
 }
 
-// drains has the agent release the driver and take it again, and checks the
-// open files meanwhile.
+// drains has the agent release the driver and take it again, and checks the open files meanwhile.
 func (m *measured) drains(pids map[string]int) {
 	control := func(command string) time.Duration {
 		began := time.Now()
