@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -48,8 +49,8 @@ type ProcessGroup struct {
 
 // An Actor acts on processes. It acts only through a pidfd, and only after it
 // has verified that the pidfd is the target's: a process that has since
-// received the PID is missed, never hit. An Actor does not wait: actions that
-// take time go on in Continue. One goroutine may use it. Set the roots; the
+// received the PID is missed, never hit. An Actor does not wait, except for moments
+// (lateMost): actions that take time go on in Continue. One goroutine may use it. Set the roots; the
 // rest may be zero.
 type Actor struct {
 	ProcFS   string               // "/proc"
@@ -58,9 +59,32 @@ type Actor struct {
 
 	paused map[audit.Subject]*Paused
 	dying  []*dying
+	look   func(procfs string, pid int) (procs.Stat, error) // nil: procs.ReadStat
+	waited time.Duration                                    // for late looks, since Continue
 }
 
-func (a *Actor) status(pid int) (procs.Stat, error) { return procs.ReadStat(a.ProcFS, pid) }
+// lateMost is for how long between two calls of Continue an action waits for late looks at its targets.
+const lateMost = 100 * time.Millisecond
+
+func (a *Actor) status(pid int) (procs.Stat, error) {
+	if a.look != nil {
+		return a.look(a.ProcFS, pid)
+	}
+	return procs.ReadStat(a.ProcFS, pid)
+}
+
+// known is status for a process that is to be acted on: on a busy host, an answer that is late is there
+// in a moment.
+func (a *Actor) known(pid int) (procs.Stat, error) {
+	for {
+		s, err := a.status(pid)
+		if !errors.Is(err, procs.ErrLate) || a.waited >= lateMost {
+			return s, err
+		}
+		time.Sleep(time.Millisecond)
+		a.waited += time.Millisecond
+	}
+}
 
 // Alive reports whether a target still exists. One that cannot be read counts as
 // alive.
@@ -100,7 +124,7 @@ func (a *Actor) open(t Target, spared map[int]string, check func(pid int) bool) 
 		return -1, s, Outcome{t, escalation.Failed, fmt.Sprintf("refused: %d is not a process", t.PID)}
 	}
 	fd, err := procs.Pidfd(t.PID, func() (err error) {
-		s, err = a.status(t.PID)
+		s, err = a.known(t.PID)
 		switch {
 		case err != nil:
 			return err

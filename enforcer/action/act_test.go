@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/escalation"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/procs"
 )
 
 // actor returns an Actor on this machine's processes.
@@ -479,4 +481,28 @@ func build(t *testing.T, name, source string, flags ...string) string {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return path
+}
+
+// TestLateLooks acts on processes of which the first looks are late, and on one of which all are.
+func TestLateLooks(t *testing.T) {
+	t.Parallel()
+	a := actor(t)
+	who := sleepers(t, a, 3)
+	late := map[int]int{who[0].PID: 2, who[1].PID: math.MaxInt, who[2].PID: 0}
+	a.look = func(procfs string, pid int) (procs.Stat, error) {
+		if late[pid]--; late[pid] >= 0 {
+			return procs.Stat{}, procs.ErrLate
+		}
+		return procs.ReadStat(procfs, pid)
+	}
+	began := time.Now()
+	all := a.Signal(who, anybody, unix.SIGTERM)
+	fixture.AtMost(t, a.waited, lateMost, "waits")
+	fixture.AtLeast(t, time.Since(began), lateMost, "it acted in")
+	for i, want := range []string{escalation.Done, escalation.Failed, escalation.Done} {
+		fixture.Equal(t, all[i].Result, want, "process %d: %s", i, all[i].Detail)
+	}
+	fixture.Equal(t, a.Signal(who[1:2], anybody, unix.SIGTERM)[0].Result, escalation.Failed, "it is late again")
+	a.Continue(time.Now())
+	fixture.Equal(t, a.waited, 0, "waits that a second later still count")
 }

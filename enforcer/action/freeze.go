@@ -175,7 +175,7 @@ func (a *Actor) frozenWith(c ProcessGroup, spared map[int]string) []Target {
 			continue
 		}
 		for _, pid := range slices.Sorted(maps.Keys(members)) {
-			if s, err := a.status(pid); err == nil && !slices.Contains(all, Target{pid, s.Start}) {
+			if s, err := a.known(pid); err == nil && !slices.Contains(all, Target{pid, s.Start}) {
 				all = append(all, Target{pid, s.Start})
 			}
 		}

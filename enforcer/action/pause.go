@@ -1,6 +1,7 @@
 package action
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/escalation"
+	"gpusteward/internal/procs"
 )
 
 // Ways to pause, as named in Steps.Pause.
@@ -295,7 +297,8 @@ func (a *Actor) Still(s audit.Subject) (bool, error) {
 		}
 	}
 	for _, t := range p.Stopped {
-		if s, err := a.status(t.PID); err == nil && s.Start == t.Start && s.State != 'T' && s.State != 'Z' {
+		s, err := a.status(t.PID)
+		if errors.Is(err, procs.ErrLate) || err == nil && s.Start == t.Start && s.State != 'T' && s.State != 'Z' {
 			return false, nil
 		}
 	}

@@ -89,6 +89,7 @@ func (a *Actor) Terminate(now time.Time, c ProcessGroup, grace time.Duration) (r
 // that are complete. Call it once a second, with times that never go back, as
 // those of time.Now.
 func (a *Actor) Continue(now time.Time) []Ending {
+	a.waited = 0
 	a.undo()
 	var over []*dying
 	for _, d := range a.dying {
