@@ -88,6 +88,7 @@ func (f *finder) find(s socket, first []int) (peer, error) {
 	budget := f.most
 	for _, pid := range first {
 		if fd, ok := f.has(pid, link, &budget); ok {
+			pid, fd = f.eldest(pid, fd, link, &budget)
 			return f.open(s, pid, fd, link)
 		}
 	}
@@ -104,6 +105,7 @@ func (f *finder) find(s socket, first []int) (peer, error) {
 				continue
 			}
 			if fd, ok := f.has(pid, link, &budget); ok {
+				pid, fd = f.eldest(pid, fd, link, &budget)
 				return f.open(s, pid, fd, link)
 			}
 			if budget <= 0 {
@@ -152,7 +154,7 @@ func (f *finder) has(pid int, link string, budget *int) (string, bool) {
 		for i := range names {
 			names[i] = filepath.Join("fd", names[i])
 		}
-		targets, _ := procs.Readlinks(f.procFS, pid, names)
+		targets, _ := procs.AwaitLinks(f.procFS, pid, names) // a search is apart from the server
 		for fd, target := range targets {
 			if target == link {
 				return fd, true
@@ -167,6 +169,22 @@ func (f *finder) has(pid int, link string, budget *int) (string, bool) {
 	}
 }
 
+// eldest returns the first of a process's ancestors in a row that have the socket, too: a child has it from
+// its birth until it executes a program, or for longer, and may end before the client.
+func (f *finder) eldest(pid int, fd, link string, budget *int) (int, string) {
+	for {
+		stat, err := procs.AwaitStat(f.procFS, pid)
+		if err != nil || stat.Parent <= 1 {
+			return pid, fd
+		}
+		at, has := f.has(stat.Parent, link, budget)
+		if !has {
+			return pid, fd
+		}
+		pid, fd = stat.Parent, at
+	}
+}
+
 // open opens the process. It is the one that was found if it still has the
 // socket: a later process with its number does not.
 func (f *finder) open(s socket, pid int, fd, link string) (peer, error) {
@@ -176,7 +194,7 @@ func (f *finder) open(s socket, pid int, fd, link string) (peer, error) {
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
-		if target, err := procs.Readlink(f.procFS, pid, fd); err != nil || target != link {
+		if target, err := procs.AwaitLink(f.procFS, pid, fd); err != nil || target != link {
 			return errNobody
 		}
 		return nil

@@ -279,3 +279,23 @@ func TestPeerByAnyAddress(t *testing.T) {
 		})
 	}
 }
+
+// TestAChildIsNotTheClient has a child with the client's socket, which is looked at first.
+func TestAChildIsNotTheClient(t *testing.T) {
+	t.Parallel()
+	l := fixture.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer func() { _ = l.Close() }()
+	conn := fixture.Value(net.Dial("tcp", l.Addr().String()))(t)
+	defer func() { _ = conn.Close() }()
+	file := fixture.Value(conn.(*net.TCPConn).File())(t)
+	defer func() { _ = file.Close() }()
+	heir := exec.Command("sleep", "1000")
+	heir.ExtraFiles = []*os.File{file}
+	fixture.Must(t, heir.Start())
+	defer func() { _ = heir.Process.Kill(); _ = heir.Wait() }()
+	it := fixture.Value(lookup(unmap(conn.LocalAddr()), unmap(conn.RemoteAddr())))(t)
+	f := &finder{procFS: "/proc", cgroupFS: "/sys/fs/cgroup", most: mostDescriptors}
+	p := fixture.Value(f.find(it, []int{heir.Process.Pid}))(t)
+	defer p.close()
+	fixture.Equal(t, p.pid, os.Getpid(), "the client")
+}

@@ -111,8 +111,8 @@ func one(p patience, k kind, procfs string, pid int, name string) ([]byte, error
 }
 
 // some looks at names, and leaves out those that fail. It fails if it cannot look at any.
-func some(k kind, procfs string, pid int, names []string) (map[string]string, error) {
-	all, err := lookAt(loop, k, procfs, pid, names...)
+func some(p patience, k kind, procfs string, pid int, names []string) (map[string]string, error) {
+	all, err := lookAt(p, k, procfs, pid, names...)
 	texts := map[string]string{}
 	for i, f := range all {
 		if f.err == nil {
@@ -129,7 +129,7 @@ func ReadFile(procfs string, pid int, name string) ([]byte, error) {
 
 // ReadFiles returns the contents of those files of a process that can be read, by name.
 func ReadFiles(procfs string, pid int, names []string) (map[string]string, error) {
-	return some(files, procfs, pid, names)
+	return some(loop, files, procfs, pid, names)
 }
 
 // Readlink returns where a link of a process points.
@@ -147,7 +147,12 @@ func AwaitLink(procfs string, pid int, name string) (string, error) {
 
 // Readlinks returns where those links of a process point that can be read, by name.
 func Readlinks(procfs string, pid int, names []string) (map[string]string, error) {
-	return some(links, procfs, pid, names)
+	return some(loop, links, procfs, pid, names)
+}
+
+// AwaitLinks is Readlinks for those who can wait, as AwaitLink is Readlink.
+func AwaitLinks(procfs string, pid int, names []string) (map[string]string, error) {
+	return some(apart, links, procfs, pid, names)
 }
 
 // Owner returns who owns the file that a link of a process points at, and its mode.
