@@ -16,9 +16,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// TestLoad is the load of BenchmarkLoad, in a process of its own, and not a
-// test. It opens GS_TENANTS sessions of as many tenants on each of GS_GPUS
-// GPUs; see saturate.
+// TestLoad is the load of BenchmarkLoad, in a process of its own, and not a test. It opens GS_TENANTS
+// sessions of as many tenants on each of GS_GPUS GPUs; see saturate.
 func TestLoad(t *testing.T) {
 	path := os.Getenv("GS_LOAD")
 	if path == "" {
@@ -39,11 +38,9 @@ func TestLoad(t *testing.T) {
 	all.Wait() // until the process is killed
 }
 
-// BenchmarkLoad measures the broker's processor time under TestLoad for 20 s,
-// independent of b.N. The load is a process of its own, so the time is the
-// broker's alone. Either all tenants have the same part, which they have without
-// the broker too, or the first one of each GPU has three times as much, so that
-// they take turns.
+// BenchmarkLoad measures the broker's processor time under TestLoad for 20 s, independent of b.N. The load is
+// a process of its own, so the time is the broker's alone. Either all tenants have the same part, which they
+// have without the broker too, or the first one of each GPU has three times as much, so that they take turns.
 func BenchmarkLoad(b *testing.B) {
 	for _, c := range []struct {
 		gpus, tenants int
@@ -95,8 +92,7 @@ func (b *Broker) turns() (n uint64) {
 	return n
 }
 
-// processor returns this process's processor time, and how often its threads
-// went to sleep.
+// processor returns this process's processor time, and how often its threads went to sleep.
 func processor() (used struct {
 	user, system time.Duration
 	switches     int64
@@ -111,9 +107,8 @@ func processor() (used struct {
 // A device is a GPU that is divided equally among all that run at once.
 type device struct{ running atomic.Int32 }
 
-// saturate behaves as the hook does in a program that always has work for the
-// first GPU, in launches of a millisecond, until the session ends. It returns
-// the number of launches.
+// saturate behaves as the hook does in a program that always has work for the first GPU, in launches of a
+// millisecond, until the session ends. It returns the number of launches.
 func (c *client) saturate(d *device) (launches int) {
 	const launch = time.Millisecond
 	var yielded uint64

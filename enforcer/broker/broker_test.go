@@ -230,9 +230,8 @@ func TestUngoverned(t *testing.T) {
 	}
 }
 
-// TestUngovernedLoud holds that the log and the statistics report a session
-// with GPUs that no quota covers. Each session counts once, and the log has one
-// line.
+// TestUngovernedLoud holds that the log and the statistics report a session with GPUs that no quota covers.
+// Each session counts once, and the log has one line.
 func TestUngovernedLoud(t *testing.T) {
 	t.Parallel()
 	var said log
@@ -396,8 +395,7 @@ func TestFlood(t *testing.T) {
 	other.sync()
 }
 
-// TestBooksAreNotLost sends FREE far beyond the rate: each one counts, though
-// late.
+// TestBooksAreNotLost sends FREE far beyond the rate: each one counts, though late.
 func TestBooksAreNotLost(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{}, func(b *Broker) { b.timing.perSession = 100 })
@@ -500,9 +498,8 @@ func TestTheBrokersOwnDelayIsNotTheCallers(t *testing.T) {
 	fixture.Equal(t, say(), error(unix.EPIPE), "who sends nothing is told …")
 }
 
-// TestAnAllocationIsPutOff asks again for an allocation without room: the
-// refusals in between count as none. One beyond the tenant's own cap fails at
-// once.
+// TestAnAllocationIsPutOff asks again for an allocation without room: the refusals in between count as none.
+// One beyond the tenant's own cap fails at once.
 func TestAnAllocationIsPutOff(t *testing.T) {
 	t.Parallel()
 	var room atomic.Uint64
@@ -600,9 +597,8 @@ func TestUnlistedMemoryIsOthers(t *testing.T) {
 	looks("the driver tells nothing any more", 1, 0, 10)
 }
 
-// TestRunEndsDuringAMessage ends the broker while it handles a message: it hangs up at
-// once, and the rest of that message, which needs the broker's mutex, keeps nothing from
-// its end.
+// TestRunEndsDuringAMessage ends the broker while it handles a message: it hangs up at once, and the rest of
+// that message, which needs the broker's mutex, keeps nothing from its end.
 func TestRunEndsDuringAMessage(t *testing.T) {
 	t.Parallel()
 	handled, goOn := make(chan struct{}), make(chan struct{})

@@ -24,9 +24,8 @@ import (
 // patience is how long a test waits for an event that must come.
 const patience = time.Minute
 
-// A book is a policy with quotas by tenant; that of "" is for all others. A
-// process is the tenant that it asks for, except for nobody, unless the book
-// names its tenant.
+// A book is a policy with quotas by tenant; that of "" is for all others. A process is the tenant that it
+// asks for, except for nobody, unless the book names its tenant.
 type book struct {
 	who    func(f Facts, wished string) (string, error)
 	quotas map[string]Quota
@@ -163,8 +162,7 @@ func (c *client) close() {
 	}
 }
 
-// dial opens a session of a tenant, with a context on each of the GPUs of these
-// numbers.
+// dial opens a session of a tenant, with a context on each of the GPUs of these numbers.
 func dial(tb testing.TB, b *Broker, tenant string, gpus ...byte) *client {
 	tb.Helper()
 	c := look(tb, b, tenant, gpus...)
@@ -239,8 +237,7 @@ func (c *client) write(frame []byte) {
 	}
 }
 
-// next returns the next message, or io.EOF. It keeps a descriptor that comes
-// with it.
+// next returns the next message, or io.EOF. It keeps a descriptor that comes with it.
 func (c *client) next(limit time.Duration) (wire.Header, []byte, error) {
 	_ = c.conn.SetReadDeadline(time.Now().Add(limit))
 	var oob [64]byte
@@ -339,8 +336,7 @@ func (c *client) gone() {
 	c.tb.Fatal("the connection goes on")
 }
 
-// until waits for a state of the page's slot, woken by the bell alone, and
-// returns the slot.
+// until waits for a state of the page's slot, woken by the bell alone, and returns the slot.
 func (c *client) until(slot int, what string, want func(wire.Turn) bool) wire.Turn {
 	c.tb.Helper()
 	limit := time.Now().Add(patience)
@@ -399,8 +395,7 @@ func (c *client) yield(slot int, why wire.Why) {
 		Last: uint64(newClock().now()), Launched: 10, Overhead: 1000})
 }
 
-// drain yields whenever one of the places is paused, as the hook does, until
-// the condition is true.
+// drain yields whenever one of the places is paused, as the hook does, until the condition is true.
 func drain(tb testing.TB, what string, is func() bool, places ...place) {
 	tb.Helper()
 	yielded := make([]uint64, len(places))

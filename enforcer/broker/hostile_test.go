@@ -21,9 +21,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// TestStranger is not a test but a hostile process, or a broker without rights:
-// the test binary runs itself with GS_STRANGER set to the kind. It prints its
-// results, and ends with its stdin.
+// TestStranger is not a test but a hostile process, or a broker without rights: the test binary runs itself
+// with GS_STRANGER set to the kind. It prints its results, and ends with its stdin.
 func TestStranger(t *testing.T) {
 	what, path := os.Getenv("GS_STRANGER"), os.Getenv("GS_SOCKET")
 	n, _ := strconv.Atoi(os.Getenv("GS_TIMES"))
@@ -47,9 +46,8 @@ func TestStranger(t *testing.T) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// serveAlone is a broker that may have n descriptors, and for which the kernel
-// makes no exception. Each line of stdin is a time, by which its clock jumps. It
-// answers with whether it starved and is to be doubted.
+// serveAlone is a broker that may have n descriptors, and for which the kernel makes no exception. Each line
+// of stdin is a time, by which its clock jumps. It answers with whether it starved and is to be doubted.
 func serveAlone(t *testing.T, path string, n int) {
 	fixture.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(n), Max: uint64(n)}))
 	b := fixture.Value(New(Options{Socket: path, Policy: book{}, Observer: func(uint32) bool { return true }}))(t)
@@ -69,8 +67,7 @@ func serveAlone(t *testing.T, path string, n int) {
 	fixture.Must(t, <-ended)
 }
 
-// opens connects to a broker with a raw socket that no finaliser closes; -1 if
-// that fails.
+// opens connects to a broker with a raw socket that no finaliser closes; -1 if that fails.
 func opens(path string) int {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -109,8 +106,7 @@ func leaveUnread(path string, n int, statistics bool) (all int) {
 	return all
 }
 
-// idle opens n sessions that speak as rarely as they may. It returns the number
-// that it got.
+// idle opens n sessions that speak as rarely as they may. It returns the number that it got.
 func idle(t *testing.T, path string, n int) int {
 	var all []*client
 	for range n {
@@ -267,9 +263,8 @@ func group(t *testing.T, name string) string {
 	return ""
 }
 
-// TestUnread lets a user leave thousands of descriptors unread. They are in
-// flight and charged to the broker, which the kernel limits. All others are
-// served.
+// TestUnread lets a user leave thousands of descriptors unread. They are in flight and charged to the broker,
+// which the kernel limits. All others are served.
 func TestUnread(t *testing.T) {
 	t.Parallel()
 	for _, what := range []string{"unread", "statistics"} {
@@ -304,9 +299,8 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// TestHoard lets another process of the broker's own user exhaust the limit of
-// descriptors in flight. A client that cannot be served is told so, and the
-// broker logs it.
+// TestHoard lets another process of the broker's own user exhaust the limit of descriptors in flight. A
+// client that cannot be served is told so, and the broker logs it.
 func TestHoard(t *testing.T) {
 	t.Parallel()
 	path := open(t)
@@ -430,10 +424,9 @@ func TestFewSessionsOfAProcess(t *testing.T) {
 	fixture.Equal(t, strange(t, "idle", b.options.Socket, 1, 4711, "").number(t), 1, "another of its user has … sessions")
 }
 
-// TestCalls lets a process connect again and again. It is served a limited
-// number of times in a second, and others are always served. The processes of a
-// workload share its number, and a process of it that is refused for that reason
-// passes for refused, and is not excused.
+// TestCalls lets a process connect again and again. It is served a limited number of times in a second, and
+// others are always served. The processes of a workload share its number, and a process of it that is refused
+// for that reason passes for refused, and is not excused.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{Socket: open(t)}, func(b *Broker) {
@@ -454,8 +447,7 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// TestSilentSessionsGoFirst fills the broker: silent sessions are dropped
-// first, except those with memory.
+// TestSilentSessionsGoFirst fills the broker: silent sessions are dropped first, except those with memory.
 func TestSilentSessionsGoFirst(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{Socket: open(t), MaxSessions: 68},
@@ -482,8 +474,7 @@ func TestSilentSessionsGoFirst(t *testing.T) {
 	}
 }
 
-// TestUnreadCounts counts an ended session until its last message is read, or
-// its process hangs up.
+// TestUnreadCounts counts an ended session until its last message is read, or its process hangs up.
 func TestUnreadCounts(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{MaxPerPID: 2}, func(b *Broker) { b.timing.heartbeat = 5 * time.Millisecond })

@@ -55,8 +55,7 @@ func TestRateOfOwner(t *testing.T) {
 	}
 }
 
-// TestOrder holds that answers come in the order of the requests, refusals
-// included.
+// TestOrder holds that answers come in the order of the requests, refusals included.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{}, nil)

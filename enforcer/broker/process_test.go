@@ -19,9 +19,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// TestProcess is not a test but a process under the hook: the test binary runs
-// itself with GS_PROCESS set to a socket. It opens sessions, takes some memory,
-// reports that, and speaks until its stdin ends.
+// TestProcess is not a test but a process under the hook: the test binary runs itself with GS_PROCESS set to
+// a socket. It opens sessions, takes some memory, reports that, and speaks until its stdin ends.
 func TestProcess(t *testing.T) {
 	path := os.Getenv("GS_PROCESS")
 	if path == "" {
@@ -165,8 +164,7 @@ func TestTheEndOfAProcessIsKnownAtOnce(t *testing.T) {
 	fixture.EqualSlices(t, ended, []uint64{s.id}, "once it has ended")
 }
 
-// TestReleaseDeadline returns a dead process's memory though NVML lists it for
-// ever.
+// TestReleaseDeadline returns a dead process's memory though NVML lists it for ever.
 func TestReleaseDeadline(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{Holds: func(string, int) (uint64, time.Time, bool) { return 0, time.Time{}, true }},
@@ -177,8 +175,7 @@ func TestReleaseDeadline(t *testing.T) {
 	}
 }
 
-// TestStop stops a process. No turn waits for it, it keeps its memory, and it
-// continues where it was.
+// TestStop stops a process. No turn waits for it, it keeps its memory, and it continues where it was.
 func TestStop(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{}, func(b *Broker) {
@@ -192,8 +189,7 @@ func TestStop(t *testing.T) {
 	eventually(t, "it is back", func() bool { return b.Stats().Sessions["active"] == 1 })
 }
 
-// TestConnectionLost keeps charging the memory of a living process until it
-// resumes.
+// TestConnectionLost keeps charging the memory of a living process until it resumes.
 func TestConnectionLost(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}})}, nil)

@@ -60,8 +60,7 @@ func TestHeldAlone(t *testing.T) {
 	fixture.Equal(t, c.page.Turn(0).Mode, wire.ModeOpen, "held no more, and the page says …")
 }
 
-// TestHeldBesideAnother pauses a tenant while it is held, and then resumes with
-// its earlier wish.
+// TestHeldBesideAnother pauses a tenant while it is held, and then resumes with its earlier wish.
 func TestHeldBesideAnother(t *testing.T) {
 	t.Parallel()
 	p := alive(nil)

@@ -8,10 +8,9 @@ import (
 	"testing"
 )
 
-// TestShares has two tenants that always want the GPU and report what they do.
-// They get parts by their weights: a tenant that is owed time has the GPU alone
-// at times. While the GPU is tried with both open, they have the same: the parts
-// of all the time come out later then.
+// TestShares has two tenants that always want the GPU and report what they do. They get parts by their
+// weights: a tenant that is owed time has the GPU alone at times. While the GPU is tried with both open, they
+// have the same: the parts of all the time come out later then.
 func TestShares(t *testing.T) {
 	const weight = 3
 	b := start(t, Options{Policy: book{quotas: map[string]Quota{"a": {Weight: weight}}}}, nil)

@@ -78,8 +78,7 @@ func TestUrgent(t *testing.T) {
 	fixture.Equal(t, d.page.Turn(0).InFlight, 5_000, "the turn of a tenant that must not wait: …")
 }
 
-// TestIdleNeighbours holds that idle neighbours cost nothing, and those with a
-// past wish no more.
+// TestIdleNeighbours holds that idle neighbours cost nothing, and those with a past wish no more.
 func TestIdleNeighbours(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{}, nil)
@@ -167,8 +166,7 @@ func TestUndrained(t *testing.T) {
 	d.later(0, before)
 }
 
-// TestDrainDeadline lets the next tenant run even if the paused one does not
-// drain; the delay is charged.
+// TestDrainDeadline lets the next tenant run even if the paused one does not drain; the delay is charged.
 func TestDrainDeadline(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{}, inTurns(0))
@@ -182,9 +180,8 @@ func TestDrainDeadline(t *testing.T) {
 	eventually(t, "it is charged", func() bool { return b.tenant("a").OverrunSeconds > 0.005 })
 }
 
-// TestSilentTurn refuses another turn to a tenant that was silent in its turn,
-// such as a stopped one, until it speaks again. This also holds if it missed
-// its turn and does not report that.
+// TestSilentTurn refuses another turn to a tenant that was silent in its turn, such as a stopped one, until
+// it speaks again. This also holds if it missed its turn and does not report that.
 func TestSilentTurn(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{}, inTurns(0))
@@ -237,8 +234,7 @@ func TestStoppedTurn(t *testing.T) {
 	fixture.Equal(t, b.tenant("a").OverrunSeconds, was, "it has drained, and is charged for")
 }
 
-// TestDeath ends the connection of a tenant that does not drain. The other one
-// has the GPU without the drain.
+// TestDeath ends the connection of a tenant that does not drain. The other one has the GPU without the drain.
 func TestDeath(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{}, endless)
@@ -347,8 +343,7 @@ func TestStale(t *testing.T) {
 	d.acquire(0)
 	d.mode(0, wire.ModeOpen)
 	stop()
-	// The session counts as having work until it reports otherwise, and runs
-	// when it speaks again.
+	// The session counts as having work until it reports otherwise, and runs when it speaks again.
 	defer speak(c)()
 	c.until(0, "running", func(turn wire.Turn) bool { return turn.Mode != wire.ModePause })
 	eventually(t, "the other one is stale", func() bool {
@@ -388,8 +383,7 @@ func TestAbsent(t *testing.T) {
 	drain(t, "it runs again", place{c, 0}.runs, place{d, 0})
 }
 
-// TestAbsentFromTheStart has a process open a session that is suspended: its first look
-// at the page says so.
+// TestAbsentFromTheStart has a process open a session that is suspended: its first look at the page says so.
 func TestAbsentFromTheStart(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{}, endless)
@@ -423,8 +417,7 @@ func speak(c *client) (stop func()) {
 	return func() { close(done); <-ended }
 }
 
-// TestReloadKeepsTheWish moves a waiting session to another tenant. It need not
-// ask again, and is waited for.
+// TestReloadKeepsTheWish moves a waiting session to another tenant. It need not ask again, and is waited for.
 func TestReloadKeepsTheWish(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{}, endless)
@@ -480,8 +473,7 @@ func TestReload(t *testing.T) {
 	d.until(0, "a part of the GPU", func(turn wire.Turn) bool { return turn.Share == 250 })
 }
 
-// TestUsage adds up the usage that a tenant's sessions report. Some values are
-// totals since their begin.
+// TestUsage adds up the usage that a tenant's sessions report. Some values are totals since their begin.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{}, nil)
@@ -513,8 +505,7 @@ func TestUsage(t *testing.T) {
 	fixture.Equal(t, b.tenant("a").LongestSeconds, 60, "a launch of … s")
 }
 
-// TestBooksGoOn holds that the books continue when the tenant returns, even if
-// the schedule has forgotten it.
+// TestBooksGoOn holds that the books continue when the tenant returns, even if the schedule has forgotten it.
 func TestBooksGoOn(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{}, nil)

@@ -190,8 +190,7 @@ func check(t *testing.T, in *[RequestSize]byte) bool {
 	return true
 }
 
-// TestDecodeOfDamagedFrames runs the fuzz test without a search: 10^6 valid
-// frames with some bytes changed.
+// TestDecodeOfDamagedFrames runs the fuzz test without a search: 10^6 valid frames with some bytes changed.
 func TestDecodeOfDamagedFrames(t *testing.T) {
 	t.Parallel()
 	const frames = 1_000_000

@@ -20,11 +20,10 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestMain runs the tests, or a client's process if GEMINI_TEST_SERVER is set.
-// The client takes 600 bytes as "a" and lives until its input ends. By further
-// variables it first opens many connections that send one request each, or
-// takes a turn instead of memory, or has a child that outlives it. If the variable holds a number, the process
-// opens that many files and no connection.
+// TestMain runs the tests, or a client's process if GEMINI_TEST_SERVER is set. The client takes 600 bytes as
+// "a" and lives until its input ends. By further variables it first opens many connections that send one
+// request each, or takes a turn instead of memory, or has a child that outlives it. If the variable holds a
+// number, the process opens that many files and no connection.
 func TestMain(m *testing.M) {
 	address := os.Getenv("GEMINI_TEST_SERVER")
 	if address == "" {
@@ -78,8 +77,7 @@ func TestMain(m *testing.M) {
 	runtime.KeepAlive(others)
 }
 
-// A child is a client's process. The bytes that it took are not available while
-// it lives.
+// A child is a client's process. The bytes that it took are not available while it lives.
 type child struct {
 	*exec.Cmd
 	input io.WriteCloser
@@ -186,8 +184,7 @@ func TestUnseenProcess(t *testing.T) {
 	until(t, s, "both have gone", func(st Stats) bool { return st.Clients == 0 && st.Tenants[0].Used == 0 })
 }
 
-// realGroup makes a cgroup of version 2 and returns its directory. It is
-// removed when the test ends.
+// realGroup makes a cgroup of version 2 and returns its directory. It is removed when the test ends.
 func realGroup(t *testing.T, name string) string {
 	t.Helper()
 	dir := filepath.Join("/sys/fs/cgroup", fmt.Sprintf("gs-gemini-%d-%s", os.Getpid(), name))

@@ -221,8 +221,7 @@ func TestSecondClientWaits(t *testing.T) {
 	fixture.Equal(t, s.Stats().Expired, 0, "the turn of who died ended by the clock: …")
 }
 
-// A client with a connection for each request closes them while its kernels
-// run. Its turn continues.
+// A client with a connection for each request closes them while its kernels run. Its turn continues.
 func TestATurnOutlivesItsConnection(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]Options{"known": {Turn: 50 * time.Millisecond},
@@ -279,9 +278,8 @@ func TestJunkInTime(t *testing.T) {
 	}
 }
 
-// A manager asks for time as Gemini's pod manager does: it sends, begins to
-// wait a little later, and reads the answer only after it was woken. It misses
-// an answer that came before its wait.
+// A manager asks for time as Gemini's pod manager does: it sends, begins to wait a little later, and reads
+// the answer only after it was woken. It misses an answer that came before its wait.
 type manager struct {
 	*hook
 	mu      sync.Mutex
@@ -307,8 +305,7 @@ func newManager(h *hook) *manager {
 	return m
 }
 
-// ask asks for time, begins to wait after a delay, and returns when its answer
-// wakes it.
+// ask asks for time, begins to wait after a delay, and returns when its answer wakes it.
 func (m *manager) ask(after time.Duration) {
 	m.id++
 	m.send(Request{ID: m.id, Kind: Quota})
@@ -397,8 +394,7 @@ func TestASchedulerAnswersInAnyOrder(t *testing.T) {
 	}
 }
 
-// The statistics name the tenants on the GPU of the table, and their processes
-// on this host.
+// The statistics name the tenants on the GPU of the table, and their processes on this host.
 func TestBooks(t *testing.T) {
 	t.Parallel()
 	s := start(t, "2\na 0.3 0.9 1000\nb 0.7 1 2000\n", Options{File: filepath.Join(t.TempDir(), "GPU-7")})

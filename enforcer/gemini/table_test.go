@@ -33,8 +33,7 @@ func TestParseMends(t *testing.T) {
 	}
 }
 
-// Gemini's own parser stops after the number of clients on the first line, and
-// its example has more lines.
+// Gemini's own parser stops after the number of clients on the first line, and its example has more lines.
 func TestParseStopsAtTheNumber(t *testing.T) {
 	t.Parallel()
 	got, err := Parse([]byte("1\nclient1 0.5 0.5 327374182400\nclient2 0.5 0.5 327374182400\nnonsense\n\n"))

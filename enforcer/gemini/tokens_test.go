@@ -130,9 +130,8 @@ func TestSharesOfSaturatedClients(t *testing.T) {
 	}
 }
 
-// A client that returns a little late reports nothing meanwhile, and still
-// counts as wanting the GPU. Its share follows its weight, and so does the
-// share of a client that is always there.
+// A client that returns a little late reports nothing meanwhile, and still counts as wanting the GPU. Its
+// share follows its weight, and so does the share of a client that is always there.
 func TestSharesOfLateClients(t *testing.T) {
 	t.Parallel()
 	for _, shares := range [][]float64{{0.3, 0.7}, {0.1, 0.9}, {0.5, 0.5}, {0.2, 0.3, 0.5}} {
@@ -163,8 +162,7 @@ func TestSharesOfLateClients(t *testing.T) {
 	}
 }
 
-// A scheduler's answers must not come too soon. The delay costs no share and
-// little time.
+// A scheduler's answers must not come too soon. The delay costs no share and little time.
 func TestAnswersComeNotTooSoon(t *testing.T) {
 	t.Parallel()
 	for _, shares := range [][]float64{{1}, {0.3, 0.7}} {

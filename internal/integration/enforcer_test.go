@@ -226,8 +226,12 @@ func TestSuspendCommands(t *testing.T) {
 	runtime := shortDirectory(t)
 	dir := "--runtime.dir=" + runtime
 	a := start(t, "--demo", "--config.file="+fixture.Config(t, "enforcer: {enabled: true}\n"), dir).ready()
-	eventually(t, "the enforcer takes orders", func() bool {
-		return fixture.Error(os.Stat(filepath.Join(runtime, "enforcer/control.sock"))) == nil
+	eventually(t, "the enforcer takes orders", func() bool { // the socket is there before it listens
+		conn, err := net.Dial("unix", filepath.Join(runtime, "enforcer/control.sock"))
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
 	})
 	for _, c := range []struct {
 		args []string
