@@ -6,11 +6,14 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -149,4 +152,37 @@ func TestWhose(t *testing.T) {
 	fixture.Must(t, os.Chtimes(filepath.Join(Etc, "subuid"), time.Time{}, time.Unix(1, 0)))
 	fixture.Equal(t, Login(100000), 100000, "once the file is empty:")
 	fixture.Equal(t, party(t.TempDir()), "", "a process that is gone:")
+}
+
+// TestASignalEndsNobody asks whether this process has ended while its thread gets signals.
+func TestASignalEndsNobody(t *testing.T) {
+	t.Parallel()
+	fd := fixture.Value(unix.PidfdOpen(os.Getpid(), 0))(t)
+	defer unix.Close(fd)
+	got := make(chan os.Signal, 1)
+	signal.Notify(got, unix.SIGWINCH)
+	defer signal.Stop(got)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	task, done := unix.Gettid(), make(chan struct{})
+	var sent sync.WaitGroup
+	sent.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				_ = unix.Tgkill(os.Getpid(), task, unix.SIGWINCH)
+			}
+		}
+	})
+	ended := 0
+	for range 20_000 {
+		if Ended(fd) {
+			ended++
+		}
+	}
+	close(done)
+	sent.Wait()
+	fixture.Equal(t, ended, 0, "times that this process had ended")
 }

@@ -81,6 +81,10 @@ func Pidfd(pid int, same func() error) (int, error) {
 
 // Ended reports whether all threads of a pidfd's process have ended.
 func Ended(pidfd int) bool {
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
-	return n > 0 || err != nil
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
+		if err != unix.EINTR { // a signal, such as SIGCHLD, tells nothing of this process
+			return n > 0 || err != nil
+		}
+	}
 }
