@@ -107,7 +107,7 @@ func TestMigrationAnswers(t *testing.T) {
 		fmt.Fprintf(&b, "      - {expr: %q, eval_time: 5m, exp_samples: [{labels: '{}', value: 1}]}\n",
 			"count("+expr+") > bool 0")
 	}
-	fixture.AtLeast(t, n, 160, "expressions")
+	fixture.AtLeast(t, n, 125, "expressions") // the others are those of names that are served, for TestMigrationOfDCGM
 	promtool(t, b.String(), "test", "rules")
 }
 
