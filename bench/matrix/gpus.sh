@@ -10,19 +10,20 @@ out=$1
 shift
 matrix=${MATRIX:-./matrix}
 mkdir -p "$out"
-# A program that uses NVLink's multicast can put a shared host's GPUs out of service.
-export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
-export XLA_PYTHON_CLIENT_PREALLOCATE=false HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1 PYTHONWARNINGS=ignore
 mapfile -t gpus < <(nvidia-smi --query-gpu=uuid --format=csv,noheader)
 n=${#gpus[@]}
 each=$(($(nproc) / n))
 IFS=';' read -ra cells <<<"${CELLS:?is missing}"
+running=()
 for ((i = 0; i < n; i++)); do
 	own=
 	for ((k = i; k < ${#cells[@]}; k += n)); do own+="${own:+;}${cells[k]}"; done
 	[ -n "$own" ] || continue
 	CUDA_VISIBLE_DEVICES=${gpus[i]} taskset -c $((i * each))-$(((i + 1) * each - 1)) \
 		"$matrix" -cells "$own" -out "$out/gpu$i.jsonl" "$@" >"$out/gpu$i.log" 2>&1 &
+	running+=($!)
 done
-wait
+failed=0
+for pid in "${running[@]}"; do wait "$pid" || failed=1; done
 tail -n 60 "$out"/gpu*.log
+exit $failed

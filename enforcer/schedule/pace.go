@@ -100,14 +100,17 @@ func (t *tenant) cost() float64 {
 // stale says whether the lone pace is too old.
 func (p *pace) stale(now time.Duration) bool { return now-p.fresh > staleTime<<p.confirmed }
 
-// age reduces the weight of an old lone pace, so that even a little new data
-// counts.
+// age reduces the weight of an old lone pace.
 func (p *pace) age(now time.Duration) {
 	if p.stale(now) {
 		p.old = p.cost()
-		p.solo.fade(max(soloEnough, p.noise.solo.enough(vague)))
+		p.weaken()
 	}
 }
+
+// weaken limits the weight of the lone pace, so that even a little new data counts: the more launches
+// differ, the less.
+func (p *pace) weaken() { p.solo.fade(max(soloEnough, p.noise.solo.enough(vague))) }
 
 // confirm compares a new measurement of the lone pace with the old one.
 func (p *pace) confirm() {
@@ -274,7 +277,7 @@ func (g *GPU) measure() {
 	if next != nil && contenders > 1 {
 		next.pace.tried = g.now
 		if next.pace.age(g.now); g.freedom.on && next.doubted() {
-			next.pace.solo.fade(max(soloEnough, next.pace.noise.solo.enough(vague)))
+			next.pace.weaken()
 		}
 		g.measured, g.measuredAt = next, g.now
 	}
