@@ -178,7 +178,7 @@ func tracedBy(pid, tid int) (by int, ending bool) {
 // look handles threads that have stopped, and reports whether it must be called again. If not,
 // and if no thread is left, the process has ended or is free. look never waits.
 func (g *guard) look() (again bool) {
-	signals := 0
+	signals, known := 0, len(g.threads)
 	for tid := range g.threads {
 		var status unix.WaitStatus
 		// One thread at a time: this thread may be the parent of other processes.
@@ -201,7 +201,8 @@ func (g *guard) look() (again bool) {
 		held = held || one
 	}
 	g.holds.Store(held)
-	return again || g.unsure
+	// A thread that is new was possibly not looked at, and what it reported is reported once.
+	return again || g.unsure || len(g.threads) > known
 }
 
 // forget forgets a thread that has ended, possibly before it reported a thread that it started.

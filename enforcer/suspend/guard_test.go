@@ -2,6 +2,7 @@ package suspend
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -11,15 +12,18 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
+	"unsafe"
 
 	"gpusteward/internal/fixture"
 	"gpusteward/internal/procs"
 )
 
 // init is the child process of the tests of Guards: it says which signals it gets. SIGUSR2
-// starts a thread, SIGTERM makes it fault, SIGHUP ends its first thread, SIGALRM has it start
+// starts threads, SIGTERM makes it fault, SIGHUP ends its first thread, SIGALRM has it start
 // threads until it ends, and SIGWINCH execute a program.
 func init() {
 	if os.Getenv("GS_GUARDED") == "" {
@@ -42,14 +46,14 @@ func obey(got chan os.Signal) {
 	for s := range got {
 		switch s {
 		case syscall.SIGUSR2:
-			started := make(chan bool)
-			go func() { runtime.LockOSThread(); close(started); select {} }()
-			<-started
+			threads(8)
 		case syscall.SIGTERM:
 			var nothing *int
 			*nothing = 1
 		case syscall.SIGWINCH:
-			go syscall.Exec(os.Getenv("GS_EXECUTED"), nil, nil)
+			fmt.Println(s)
+			go execute(os.Getenv("GS_EXECUTED"))
+			continue // no thread can start meanwhile, which Go's runtime does not survive
 		case syscall.SIGALRM:
 			for range 4 {
 				go thread()
@@ -62,11 +66,30 @@ func obey(got chan os.Signal) {
 	}
 }
 
+// threads starts threads at once.
+func threads(n int) {
+	var all sync.WaitGroup
+	all.Add(n)
+	for range n {
+		go func() { runtime.LockOSThread(); all.Done(); select {} }()
+	}
+	all.Wait()
+}
+
+// execute executes a program. Unlike syscall.Exec, it does not keep a processor of the scheduler's from others.
+func execute(path string) {
+	name, _ := syscall.BytePtrFromString(path)
+	var none [1]*byte
+	args := uintptr(unsafe.Pointer(&none))
+	_, _, _ = syscall.Syscall(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(name)), args, args)
+}
+
 // A child is such a process.
 type child struct {
 	*exec.Cmd
 	t   *testing.T
 	out *bufio.Scanner
+	end *os.File // that the test reads
 	err strings.Builder
 }
 
@@ -75,18 +98,19 @@ func guarded(t *testing.T) *child {
 	c := &child{Cmd: exec.Command(os.Args[0]), t: t}
 	c.Env = append(os.Environ(), "GS_GUARDED=1")
 	c.Stderr = &c.err
-	out := fixture.Value(c.StdoutPipe())(t)
+	c.end = fixture.Value(c.StdoutPipe())(t).(*os.File)
 	fixture.Must(t, c.Start())
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-	c.out = bufio.NewScanner(out)
+	c.out = bufio.NewScanner(c.end)
 	c.says("ready")
 	return c
 }
 
 func (c *child) says(want string) {
 	c.t.Helper()
+	fixture.Must(c.t, c.end.SetReadDeadline(time.Now().Add(3*time.Minute))) // it may hang
 	if !c.out.Scan() || c.out.Text() != want {
-		c.t.Fatalf("it says %q instead of %q; %s", c.out.Text(), want, c.err.String())
+		c.t.Fatalf("it says %q instead of %q: %v; %s", c.out.Text(), want, c.out.Err(), c.err.String())
 	}
 }
 
@@ -127,6 +151,12 @@ func (c *child) state() string {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
 	_, rest, _ := strings.Cut(string(stat), ") ")
 	return rest[:min(1, len(rest))]
+}
+
+// took reports whether no signal waits for its first thread, which sleeps.
+func (c *child) took() bool {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.Process.Pid))
+	return c.state() == "S" && bytes.Contains(status, []byte("\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\n"))
 }
 
 // TestAGuardedProcessNoticesNothing sends signals to a process, and has it start threads,
@@ -223,8 +253,13 @@ func TestAProgramThatIsNeverExecuted(t *testing.T) {
 		t.Helper()
 		g.Look()
 		for _, c := range all {
-			c.send(syscall.SIGUSR1)
-			c.says("user defined signal 1")
+			if c == own {
+				c.send(syscall.SIGURG)
+				fixture.Eventually(t, "its guard passes the signal on", c.took)
+			} else {
+				c.send(syscall.SIGUSR1)
+				c.says("user defined signal 1")
+			}
 			fixture.Eventually(t, "a thread guards it", func() bool { return tracers(c) == 1 })
 		}
 	}
