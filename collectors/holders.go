@@ -12,13 +12,20 @@ import (
 )
 
 // Knows reports whether this host has, or ever had, the GPU or MIG device with
-// that UUID. Without a driver, any GPU's UUID may be right.
+// that UUID. Without a driver, and until the GPUs of one were first read, any
+// GPU's UUID may be right.
 func (h *Host) Knows(uuid string) bool {
 	if _, is := h.MIG(uuid); is {
 		return true
 	}
-	return !isMIG(uuid) && (h.Driver() != nil ||
+	return !isMIG(uuid) && (h.Driver() != nil || h.begins() ||
 		slices.ContainsFunc(h.inventory.all(), func(id gpu.ID) bool { return id.UUID == uuid }))
+}
+
+// begins reports whether a driver was opened a moment ago, and some of its GPUs were not read yet.
+func (h *Host) begins() bool {
+	s := h.state.Load()
+	return time.Now().Before(s.quiet) && slices.ContainsFunc(s.shown(), func(r *reader) bool { return s.snapshot(r) == nil })
 }
 
 // Names returns the names of a GPU, the most specific last: the driver's index,

@@ -36,6 +36,17 @@ func TestHoldsReturnsTheDriversList(t *testing.T) {
 	})
 }
 
+// TestKnowsUntilAllIsRead holds that a GPU that has not been read may have any MIG device, until it
+// counts as down.
+func TestKnowsUntilAllIsRead(t *testing.T) {
+	hosttest.In(t, "gpus: [{load: full}, {load: full}]\nfaults: [{at: 0s, for: 1h, kind: wedge, gpu: 1}]",
+		collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+			fixture.Equal(t, h.Knows("GPU-none"), true, "while a GPU is not read, it may have the device:")
+			hosttest.Advance(4 * time.Second)
+			fixture.Equal(t, h.Knows("GPU-none"), false, "later a device of it is known:")
+		})
+}
+
 // TestMIG checks that each MIG device is treated as a GPU of its own, with a
 // known parent.
 func TestMIG(t *testing.T) {

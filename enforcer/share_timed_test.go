@@ -3,6 +3,7 @@
 package enforcer_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,7 +24,11 @@ func TestShares(t *testing.T) {
 		{"30-70 graphs of 10 ms", []demand{graphs(30, 10000), graphs(70, 10000)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			fixture.Must(t, saturate(t, c.name, true, 3, c.demands...).fair())
+			err := errors.New("no try")
+			for tries := 0; tries < 3 && err != nil; tries++ { // a busy machine wakes one program later than another
+				err = saturate(t, c.name, true, 3, c.demands...).fair()
+			}
+			fixture.Must(t, err)
 		})
 	}
 }
