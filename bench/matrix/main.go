@@ -17,6 +17,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -37,7 +38,7 @@ Modes, of -modes:
   hooked      the hook, and a broker that runs in this program
   mps         clients of a daemon of CUDA MPS, which this program starts and ends
   mps-parts   the same, with a client's weight as its percentage of active threads
-  mps-hooked  clients of MPS under the hook
+  mps-hooked  clients of MPS under the hook, with sharing: concurrent
 
 A cell is "KIND[@GPU] [realtime] WEIGHT + ...", for example "decode realtime 30 + gpt2 70". The
 kinds are those of kinds.py. The sets of -set: %s.
@@ -212,21 +213,27 @@ func (x *matrix) begin() (end func(), err error) {
 		return end, err
 	}
 	undo = append(undo, func() { os.RemoveAll(x.dir) })
-	x.hook, x.socket = *hookPath, filepath.Join(x.dir, "broker.sock")
-	if x.broker, err = broker.New(broker.Options{Socket: x.socket, Observe: new(jobs.Observer).Observe,
-		Policy: terms(x.tenants, nil, x.cap()), Slices: true,
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}); err != nil {
-		return end, err
-	}
+	x.hook, x.brokers = *hookPath, map[mode]*broker.Broker{}
 	serving, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if err := x.broker.Run(serving); err != nil {
-			x.progress("the broker ended: %v", err)
+	var running sync.WaitGroup
+	undo = append(undo, func() { cancel(); running.Wait() })
+	for _, m := range x.modes {
+		if !m.hooks() {
+			continue
 		}
-	}()
-	undo = append(undo, func() { cancel(); <-ended })
+		b, err := broker.New(broker.Options{Socket: x.socket(m), Observe: new(jobs.Observer).Observe,
+			Policy: terms(x.tenants, nil, x.cap()), Slices: true, Concurrent: m.mps(),
+			Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+		if err != nil {
+			return end, err
+		}
+		x.brokers[m] = b
+		running.Go(func() {
+			if err := b.Run(serving); err != nil {
+				x.progress("the broker of %s ended: %v", m, err)
+			}
+		})
+	}
 	if slices.ContainsFunc(x.modes, mode.mps) {
 		if err := x.startMPS(); err != nil {
 			return end, err
@@ -251,7 +258,9 @@ func (x *matrix) measure(spec string, members []member) *verdict {
 			return v
 		}
 	}
-	x.broker.Reload(terms(x.tenants, members, x.cap()))
+	for _, b := range x.brokers {
+		b.Reload(terms(x.tenants, members, x.cap()))
+	}
 	if err := x.fill(v); err != nil {
 		v.Failed = err.Error()
 		return v

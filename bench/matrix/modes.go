@@ -23,7 +23,7 @@ const (
 	hooked    mode = "hooked"     // the hook and the broker
 	mps       mode = "mps"        // clients of CUDA MPS
 	mpsParts  mode = "mps-parts"  // each with its weight as its percentage of active threads
-	mpsHooked mode = "mps-hooked" // clients of CUDA MPS, under the hook
+	mpsHooked mode = "mps-hooked" // clients of CUDA MPS, under the hook, with the broker's sharing: concurrent
 )
 
 var modes = []mode{plain, hooked, mps, mpsParts, mpsHooked}
@@ -45,7 +45,7 @@ func parseModes(list string) (all []mode, err error) {
 // environment makes a worker a program of this mode. The percentage is that of its active threads.
 func (r *rig) environment(m mode, tenant string, percent int) (env []string) {
 	if m.hooks() {
-		env = append(env, "LD_PRELOAD="+r.hook, "GPUSTEWARD_SOCKET="+r.socket, "GPUSTEWARD_TENANT="+tenant)
+		env = append(env, "LD_PRELOAD="+r.hook, "GPUSTEWARD_SOCKET="+r.socket(m), "GPUSTEWARD_TENANT="+tenant)
 	}
 	if m.mps() {
 		env = append(env, "CUDA_MPS_PIPE_DIRECTORY="+r.pipes())
@@ -56,11 +56,13 @@ func (r *rig) environment(m mode, tenant string, percent int) (env []string) {
 	return env
 }
 
-// A rig has what the modes need: a broker, which runs in this process, and a daemon of MPS.
+// A rig has what the modes need: brokers, which run in this process, and a daemon of MPS.
 type rig struct {
-	hook, socket, dir string
-	broker            *broker.Broker
+	hook, dir string
+	brokers   map[mode]*broker.Broker
 }
+
+func (r *rig) socket(m mode) string { return filepath.Join(r.dir, string(m)+".sock") }
 
 func (r *rig) pipes() string { return filepath.Join(r.dir, "mps") }
 

@@ -73,6 +73,7 @@ type Options struct {
 	InFlight   time.Duration // of work that a process may queue beside one whose launches must not wait; 0 is 750 us
 	Turn       time.Duration // of one of two equal tenants, and of work that a process may queue otherwise; 0 is 10 ms
 	Slices     bool          // the time slices of contexts may be set
+	Concurrent bool          // programs on a GPU run at once, as clients of CUDA MPS
 	FailClosed bool          // without a broker, and on GPUs that are not governed, launches wait
 	// how long a process gets the benefit of the doubt after the broker
 	// starved, was away or refused it; 0 is a minute

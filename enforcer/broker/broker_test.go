@@ -43,7 +43,7 @@ func TestSession(t *testing.T) {
 	}
 	c.sync()
 	fixture.Equal(t, b.Stats().Sessions["active"], 1, "… active sessions")
-	if h := b.Stats().Hooks; len(h) != 1 || h[0] != (wire.HookStats{Version: "0.1", ABI: "3.9", Sessions: 1,
+	if h := b.Stats().Hooks; len(h) != 1 || h[0] != (wire.HookStats{Version: "0.1", ABI: "3.10", Sessions: 1,
 		Unknown: 2}) {
 		t.Errorf("hooks: %+v", h)
 	}

@@ -51,7 +51,8 @@ type gpu struct {
 }
 
 func newTimetable(b *Broker, a *alarm) *timetable {
-	return &timetable{b: b, scheduler: schedule.New(schedule.Config{Turn: b.options.Turn, Slices: b.options.Slices}), alarm: a}
+	return &timetable{b: b, scheduler: schedule.New(schedule.Config{Turn: b.options.Turn, Slices: b.options.Slices,
+		Concurrent: b.options.Concurrent}), alarm: a}
 }
 
 // add returns a GPU that nobody shares yet.
@@ -171,7 +172,8 @@ func (g *gpu) show(p *party) bool {
 		p.drains = true
 	}
 	turn := wire.Turn{Mode: wire.Mode(state.Mode), Turn: state.Turn, End: uint64(state.End), Share: g.share(p),
-		InFlight: uint32(g.b.inFlight(state).Microseconds()), Slice: uint32(state.Slice.Microseconds())}
+		InFlight: uint32(g.b.inFlight(state).Microseconds()), Slice: uint32(state.Slice.Microseconds()),
+		Pace: uint32(1000 * state.Pace)}
 	if state.Beside {
 		turn.Flags |= wire.Beside
 	}

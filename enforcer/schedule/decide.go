@@ -387,8 +387,14 @@ func (g *GPU) flag() {
 			continue
 		}
 		s := t.state
-		if s.Slice = t.slice; (s.Late || t.settled && len(t.unit.members) == 1) && late < 2 && g.scheduler.config.Slices {
+		s.Slice, s.Pace = 0, 0
+		switch config := &g.scheduler.config; {
+		case config.Concurrent:
+			s.Pace = t.curb
+		case (s.Late || t.settled && len(t.unit.members) == 1) && late < 2 && config.Slices:
 			s.Slice = sliceLeast // of several, the switches would cost the others more
+		default:
+			s.Slice = time.Duration(t.curb * float64(sliceMost))
 		}
 		if s.Mode != Run {
 			s.Beside = s.Mode == Open && !t.unit.alone()
@@ -402,7 +408,7 @@ func (g *GPU) flag() {
 		s.Urgent = hurried > 1 || hurried == 1 && !t.hurried()
 		s.End = g.end(t)
 		if s != t.state {
-			g.changed = g.changed || s.Slice != t.state.Slice || s.Beside != t.state.Beside || s.Haste != t.state.Haste ||
+			g.changed = g.changed || s.Slice != t.state.Slice || s.Pace != t.state.Pace || s.Beside != t.state.Beside || s.Haste != t.state.Haste ||
 				s.Urgent != t.state.Urgent || g.scheduler.config.Turns
 			t.state = s
 		}

@@ -13,7 +13,9 @@ import (
 // A tenant with gaps loses most by the time slices of the others: when it comes
 // back from a gap, it waits for what is left of one. So shorter slices of those
 // who have their part help first. They cost the GPU switches, and grow again
-// while that leaves everybody its part.
+// while that leaves everybody its part. Where programs run at once (CUDA MPS),
+// there are no slices, and the launches of those who have their part are paced
+// instead.
 
 const (
 	bearable    = 0.85                   // of its lone pace is enough for a tenant that hurries
@@ -31,10 +33,11 @@ const (
 	doubtful    = time.Minute            // age at which a lone pace becomes doubtful
 
 	sliceMost  = 2 * time.Millisecond   // about the driver's default
-	sliceFirst = 800 * time.Microsecond // in a trial
 	sliceLeast = 200 * time.Microsecond // a switch takes more than half as long
-	mends      = 0.25                   // of its lone pace may be what a tenant gains by that
-	eases      = 0.01                   // more than its part, and the slices grow
+	curbFirst  = 0.4                    // part of a slice at first
+	paceLeast  = 0.02
+	mends      = 0.25 // of its lone pace may be what a tenant gains by slices
+	eases      = 0.01 // more than its part, and the curbs grow
 )
 
 // A freedom is the time in which all tenants of a GPU are open.
@@ -53,7 +56,7 @@ type trial int8
 const (
 	none trial = iota
 	plain
-	sliced // the slices of those who are ahead are shorter
+	curbed // those who are ahead are
 )
 
 // A glimpse is what an open tenant did beside others.
@@ -64,7 +67,7 @@ type glimpse struct {
 	lacks      time.Duration // of its part, summed up; below 0 it had more
 	may        time.Duration // the same, as it seems; lacks is what is sure, by the doubt about its lone pace
 	pace       float64       // lately, as a part of its lone pace
-	beside     rate          // before a trial with shorter slices
+	beside     rate          // before a trial with curbs
 }
 
 // need returns the part of its lone pace that t must have: what hurries is to be
@@ -149,10 +152,23 @@ func (g *GPU) undecided() bool {
 }
 
 // mendable says whether tenants that lacked some of their part in a trial may have
-// it if the others' slices are shorter.
+// it if the others are curbed. Slices mend little, and nothing where turns are better.
 func (g *GPU) mendable() bool {
-	p := g.prospect()
-	return p.most > margin && p.most <= mends && p.least <= 0 && g.hopeful()
+	p, most := g.prospect(), 1.0
+	if !g.scheduler.config.Concurrent {
+		if most = mends; !g.scheduler.config.Slices || !g.together {
+			return false
+		}
+	}
+	return p.most > margin && p.most <= most && p.least <= 0 && g.hopeful()
+}
+
+// curb returns what t is curbed to at first, and at most: parts of a time slice, or of its pace.
+func (g *GPU) curb(t *tenant) (first, least float64) {
+	if g.scheduler.config.Concurrent {
+		return t.part, paceLeast
+	}
+	return curbFirst, float64(sliceLeast) / float64(sliceMost)
 }
 
 // suits says whether all tenants may be open beside others: nobody else would be
@@ -208,7 +224,7 @@ func (g *GPU) free() {
 		f.end(g)
 		f.since -= f.gap
 	case f.on || g.measured != nil || g.trying:
-	case f.trial == sliced:
+	case f.trial == curbed:
 		if f.trial = none; g.content() {
 			f.begin(g)
 			return
@@ -221,8 +237,8 @@ func (g *GPU) free() {
 		switch f.trial = none; {
 		case g.content():
 			f.begin(g)
-		case g.scheduler.config.Slices && g.mendable():
-			g.slice()
+		case g.mendable():
+			g.tryCurbs()
 		default:
 			f.vain(g)
 		}
@@ -245,12 +261,12 @@ func (g *GPU) newcomer() bool {
 	})
 }
 
-// slice begins a trial with shorter slices of those who would have their part.
-func (g *GPU) slice() {
-	g.freedom.trial, g.triedAt, g.trying = sliced, g.now, true
+// tryCurbs begins a trial in which those who would have their part are curbed.
+func (g *GPU) tryCurbs() {
+	g.freedom.trial, g.triedAt, g.trying, g.together = curbed, g.now, true, true // or they take turns in it
 	for _, t := range g.tenants {
 		if pace, _, _ := g.foresee(t); pace >= t.need() {
-			t.slice = sliceFirst
+			t.curb, _ = g.curb(t)
 		}
 		t.glimpse.beside, t.pace.beside, t.pace.before = t.pace.beside, rate{}, true
 	}
@@ -261,7 +277,7 @@ func (f *freedom) due(g *GPU) bool {
 	return !f.on && (g.now-f.since >= f.gap || !f.lacked && !g.tellsMore()) && g.hopeful()
 }
 
-// begin lets all be open. Where one hurries, the slices of the others are short.
+// begin lets all be open. Where one hurries, the others are curbed.
 func (f *freedom) begin(g *GPU) {
 	f.on, f.lacked, f.since, g.uncharged = true, false, g.now, 0
 	for _, t := range g.tenants {
@@ -278,7 +294,7 @@ func (f *freedom) begin(g *GPU) {
 func (f *freedom) end(g *GPU) {
 	f.on, f.since = false, g.now
 	for _, t := range g.tenants {
-		t.slice = 0
+		t.curb = 0
 	}
 }
 
@@ -413,11 +429,11 @@ func (t *tenant) glance() time.Duration {
 }
 
 // watched says whether all that is open reports more often than once a second: it began a moment
-// ago, somebody lacks some of its part, or slices are short.
+// ago, somebody lacks some of its part, or is curbed.
 func (g *GPU) watched() bool {
 	f := &g.freedom
 	return f.on && g.tellsMore() && (g.now-f.since < watch || slices.ContainsFunc(g.tenants, func(t *tenant) bool {
-		return t.slice != 0 || t.glimpse.may > lackMost/4
+		return t.curb != 0 || t.glimpse.may > lackMost/4
 	}))
 }
 
@@ -447,24 +463,24 @@ func (g *GPU) glimpse(t *tenant, launched float64, busy, over time.Duration) {
 	*s = glimpse{lacks: s.lacks, may: min(s.may, lackMost), pace: pace}
 }
 
-// trim shortens the slices of those who lack nothing, for t.
+// trim curbs those who lack nothing, for t.
 func (g *GPU) trim(t *tenant) {
-	if !g.scheduler.config.Slices {
+	if !g.scheduler.config.Slices && !g.scheduler.config.Concurrent {
 		return
 	}
 	for _, o := range g.tenants {
-		switch {
+		switch first, least := g.curb(o); {
 		case o == t || o.glimpse.may > 0:
-		case o.slice == 0:
-			o.slice = sliceMost / 2
+		case o.curb == 0:
+			o.curb = first
 		default:
-			o.slice = max(o.slice*4/5, sliceLeast)
+			o.curb = max(o.curb*4/5, least)
 		}
 	}
 }
 
-// grow lengthens the slices of the others, because t has more than its part,
-// unless somebody needs them to be short.
+// grow eases the curbs of the others, because t has more than its part, unless
+// somebody needs them.
 func (g *GPU) grow(t *tenant) {
 	for _, o := range g.tenants {
 		if o == t || slices.ContainsFunc(g.tenants, func(x *tenant) bool {
@@ -472,8 +488,8 @@ func (g *GPU) grow(t *tenant) {
 		}) {
 			continue
 		}
-		if o.slice = o.slice * 5 / 4; o.slice >= sliceMost {
-			o.slice = 0
+		if o.curb = o.curb * 5 / 4; o.curb >= 1 {
+			o.curb = 0
 		}
 	}
 }

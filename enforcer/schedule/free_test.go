@@ -162,7 +162,7 @@ func TestFreeWithoutATrial(t *testing.T) {
 		change func(d *desk, a, b *tenant)
 		early  time.Duration
 		on     bool
-		slice  time.Duration // of b
+		curb   float64 // of b
 	}{
 		"two contend":       {func(d *desk, a, b *tenant) {}, 0, false, 0},
 		"one does":          {light, 0, true, 0},
@@ -175,7 +175,7 @@ func TestFreeWithoutATrial(t *testing.T) {
 		"one, unknown":      {func(d *desk, a, b *tenant) { light(d, a, b); a.pace.solo = rate{} }, 0, true, 0},
 		"two, unknown":      {func(d *desk, a, b *tenant) { hurried(d, a, b); a.pace.solo = rate{} }, 0, false, 0},
 		"another rests":     {func(d *desk, a, b *tenant) { a.wants = false; light(d, a, ready(d, "c", Share{})) }, 0, true, 0},
-		"hurried":           {hurried, 0, true, ms},
+		"hurried":           {hurried, 0, true, curbFirst},
 		"hurried, too soon": {func(d *desk, a, b *tenant) { hurried(d, a, b); d.freedom.lacked = true }, 1, false, 0},
 		"may not hurry":     {func(d *desk, a, b *tenant) { hurried(d, a, b); a.wants = false; ready(d, "c", Share{}).pace = b.pace }, 0, false, 0},
 	} {
@@ -184,8 +184,8 @@ func TestFreeWithoutATrial(t *testing.T) {
 		if c.change(d, a, b); a.wants {
 			besides(a, 0)
 		}
-		if d.free(); d.freedom.on != c.on || b.slice != c.slice || a.slice != 0 {
-			t.Errorf("%s: %+v, slices %v %v", what, d.freedom, a.slice, b.slice)
+		if d.free(); d.freedom.on != c.on || b.curb != c.curb || a.curb != 0 {
+			t.Errorf("%s: %+v, curbs %v %v", what, d.freedom, a.curb, b.curb)
 		}
 	}
 }
@@ -277,8 +277,8 @@ func TestTrialOfSlices(t *testing.T) {
 			c.change(d, a, b)
 			before := d.trying
 			d.free()
-			if (d.freedom.trial == sliced) != c.want || d.trying != (c.want || before) || a.slice != 0 || (b.slice == 800*us) != c.want {
-				t.Errorf("%s: %+v, slices %v %v", what, d.freedom, a.slice, b.slice)
+			if (d.freedom.trial == curbed) != c.want || d.trying != (c.want || before) || a.curb != 0 || (b.curb != 0) != c.want {
+				t.Errorf("%s: %+v, curbs %v %v", what, d.freedom, a.curb, b.curb)
 			}
 			if !c.want {
 				continue
@@ -296,7 +296,7 @@ func TestTrialOfSlices(t *testing.T) {
 			d.flag()
 			if f := d.freedom; helps && (f != freedom{on: true, since: d.at, gap: time.Second} || b.state.Slice != 800*us) {
 				t.Errorf("of use: %+v, %+v", f, b.state)
-			} else if r, _ := a.pace.rate(); !helps && (f != freedom{since: d.at, gap: 2 * time.Second} || r != 0.4 || b.state.Slice != 0 || b.slice != 0) {
+			} else if r, _ := a.pace.rate(); !helps && (f != freedom{since: d.at, gap: 2 * time.Second} || r != 0.4 || b.state.Slice != 0 || b.curb != 0) {
 				t.Errorf("of no use: %+v, %+v, pace %v", f, b.state, r)
 			}
 		}
@@ -449,36 +449,36 @@ func TestGlimpse(t *testing.T) {
 		had   time.Duration // by its launches
 		rests time.Duration
 		want  time.Duration // lacks, and
-		slice time.Duration // of the other
+		curb  float64       // of the other
 	}{
-		"has its part":    {0, 500 * ms, 0, 0, ms},
-		"has some more":   {0, 510 * ms, 0, -10 * ms, ms},
-		"has more":        {0, 511 * ms, 0, -11 * ms, ms * 5 / 4},
-		"lacks little":    {0, 475 * ms, 0, 25 * ms, ms},
-		"lacks":           {0, 474 * ms, 0, 26 * ms, ms * 4 / 5},
-		"lacked":          {40 * ms, 510 * ms, 0, 30 * ms, ms},
-		"lacked, not now": {40 * ms, 500 * ms, 0, 40 * ms, ms},
-		"has much more":   {0, 600 * ms, 0, -50 * ms, ms * 5 / 4},
-		"its rest is it":  {0, 300 * ms, 200 * ms, 0, ms},
+		"has its part":    {0, 500 * ms, 0, 0, 0.5},
+		"has some more":   {0, 510 * ms, 0, -10 * ms, 0.5},
+		"has more":        {0, 511 * ms, 0, -11 * ms, 0.625},
+		"lacks little":    {0, 475 * ms, 0, 25 * ms, 0.5},
+		"lacks":           {0, 474 * ms, 0, 26 * ms, 0.4},
+		"lacked":          {40 * ms, 510 * ms, 0, 30 * ms, 0.5},
+		"lacked, not now": {40 * ms, 500 * ms, 0, 40 * ms, 0.5},
+		"has much more":   {0, 600 * ms, 0, -50 * ms, 0.625},
+		"its rest is it":  {0, 300 * ms, 200 * ms, 0, 0.5},
 	} {
 		d, a, b := opened(t)
-		b.slice, a.glimpse = ms, glimpse{lacks: c.lacks, may: c.lacks, due: 500 * ms}
+		b.curb, a.glimpse = 0.5, glimpse{lacks: c.lacks, may: c.lacks, due: 500 * ms}
 		launched := c.had.Seconds() * 8192
 		d.glimpse(a, launched/2, 0, 89*ms)
 		if a.glimpse.over != 89*ms || a.glimpse.lacks != c.lacks {
 			t.Errorf("%s: too early: %+v", what, a.glimpse)
 		}
 		d.glimpse(a, launched/2, time.Second-c.rests, 911*ms)
-		if g := a.glimpse; off(g.lacks, c.want) || off(b.slice, c.slice) || !near(g.pace, (c.had+c.rests).Seconds()) ||
+		if g := a.glimpse; off(g.lacks, c.want) || !near(b.curb, c.curb) || !near(g.pace, (c.had+c.rests).Seconds()) ||
 			g != (glimpse{lacks: g.lacks, may: g.lacks, pace: g.pace}) {
-			t.Errorf("%s: %+v, slice %v", what, g, b.slice)
+			t.Errorf("%s: %+v, curb %v", what, g, b.curb)
 		}
 	}
 	d, a, b := opened(t)
-	b.slice, a.share.Wait = ms, ms
+	b.curb, a.share.Wait = 0.5, ms
 	d.glimpse(a, 8192, time.Second, 900*ms)
-	if b.slice != ms || a.glimpse.over != 0 {
-		t.Errorf("the slices grow to %v beside one that hurries", b.slice)
+	if b.curb != 0.5 || a.glimpse.over != 0 {
+		t.Errorf("the curb grows to %v beside one that hurries", b.curb)
 	}
 	a.pace.solo = rate{}
 	if d.glimpse(a, 8192, 0, 900*ms); a.glimpse != (glimpse{lacks: -surplus, may: -surplus}) {
@@ -502,24 +502,24 @@ func TestGlimpse(t *testing.T) {
 
 // Slices have bounds. Nobody's grow while another needs that they are short.
 func TestTrimAndGrow(t *testing.T) {
-	for _, c := range []struct{ was, trimmed, grown time.Duration }{{0, ms, 0}, {900 * us, 720 * us, 1125 * us},
-		{240 * us, 200 * us, 300 * us}, {200 * us, 200 * us, 250 * us}, {1590 * us, 1272 * us, 1987500}, {1600 * us, 1280 * us, 0}} {
+	for _, c := range []struct{ was, trimmed, grown float64 }{{0, curbFirst, 0}, {0.45, 0.36, 0.5625}, {0.12, 0.1, 0.15},
+		{0.1, 0.1, 0.125}, {0.795, 0.636, 0.99375}, {0.8, 0.64, 0}} {
 		d, a, b := opened(t)
-		b.slice = c.was
-		if d.trim(a); b.slice != c.trimmed || a.slice != 0 {
-			t.Errorf("%v trimmed: %v", c.was, b.slice)
+		b.curb = c.was
+		if d.trim(a); !near(b.curb, c.trimmed) || a.curb != 0 {
+			t.Errorf("%v trimmed: %v", c.was, b.curb)
 		}
-		a.slice, b.slice, b.glimpse.may = ms, c.was, 1
-		if d.trim(a); b.slice != c.was {
-			t.Errorf("%v trimmed though it lacks some: %v", c.was, b.slice)
+		a.curb, b.curb, b.glimpse.may = 0.5, c.was, 1
+		if d.trim(a); b.curb != c.was {
+			t.Errorf("%v trimmed though it lacks some: %v", c.was, b.curb)
 		}
-		if d.grow(a); b.slice != c.grown || a.slice != ms {
-			t.Errorf("%v grown: %v", c.was, b.slice)
+		if d.grow(a); !near(b.curb, c.grown) || a.curb != 0.5 {
+			t.Errorf("%v grown: %v", c.was, b.curb)
 		}
-		b.slice, a.glimpse.may, b.glimpse.may, d.Scheduler.config.Slices = c.was, 1, 0, false
+		b.curb, a.glimpse.may, b.glimpse.may, d.Scheduler.config.Slices = c.was, 1, 0, false
 		d.trim(a)
-		if d.grow(a); b.slice != c.was {
-			t.Errorf("%v is %v", c.was, b.slice)
+		if d.grow(a); b.curb != c.was {
+			t.Errorf("%v is %v", c.was, b.curb)
 		}
 	}
 }
@@ -626,7 +626,7 @@ func TestOpenAges(t *testing.T) {
 // Slices are set while all are open, and end with the last session. Who is open beside others is told so.
 func TestSlicesOnPages(t *testing.T) {
 	d, a, b := opened(t)
-	a.slice = ms
+	a.curb = 0.5
 	d.Changed()
 	if d.flag(); a.state != (State{Beside: true, Haste: true, Turn: a.state.Turn, Slice: ms}) || !d.Changed() || b.state.Slice != 0 {
 		t.Errorf("%+v, %+v", a.state, b.state)
@@ -644,9 +644,9 @@ func TestSlicesOnPages(t *testing.T) {
 	if s := d.State("a"); s != (State{Turn: s.Turn}) {
 		t.Errorf("alone: %+v", s)
 	}
-	a.glimpse.lacks, a.slice = 1, ms
-	if d.Leave(d.at, "a"); a.slice != 0 || a.glimpse != (glimpse{}) {
-		t.Errorf("gone: %v, %+v", a.slice, a.glimpse)
+	a.glimpse.lacks, a.curb = 1, 0.5
+	if d.Leave(d.at, "a"); a.curb != 0 || a.glimpse != (glimpse{}) {
+		t.Errorf("gone: %v, %+v", a.curb, a.glimpse)
 	}
 }
 
@@ -714,6 +714,32 @@ func TestPlainWhereThatIsFair(t *testing.T) {
 			if hooked[i] < 0.98*plain[i] || decisions > 24 { // a report a second of each, and two measurements
 				t.Errorf("%v: %.4g steps/s, plain %.4g, %d decisions", c.kinds, hooked, plain, decisions)
 			}
+		}
+	}
+}
+
+// Where programs run at once, who is ahead is paced, and everybody has its part. Programs that the
+// processor bounds have more than turns would give them.
+func TestPacesOfConcurrentPrograms(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		kinds []string
+		parts []float64
+		sum   float64 // at least
+	}{{[]string{"gpt2", "queue"}, []float64{70, 30}, 1.08}, {[]string{"queue", "gpt2"}, []float64{70, 30}, 1.02},
+		{[]string{"steps", "jax"}, []float64{70, 30}, 1}, {[]string{"jax", "cupy"}, []float64{70, 30}, 0.98},
+		{[]string{"cupy", "queue"}, []float64{50, 50}, 0.98}, {[]string{"gpt2", "decode"}, []float64{70, 30}, 1.94},
+		{[]string{"loader", "steps"}, []float64{70, 30}, 1.34}} {
+		_, hooked, w, _ := compare(t, 14*time.Second, c.kinds, c.parts, func(w *world) { w.scheduler.config.Concurrent = true })
+		sum := 0.0
+		for i := range hooked {
+			hooked[i] /= alone(t, c.kinds[i]).lone
+			if sum += hooked[i]; hooked[i] < c.parts[i]/100-margin {
+				t.Errorf("%v: %.3f", c.kinds, hooked)
+			}
+		}
+		if sum < c.sum || !w.gpus[0].g.freedom.on {
+			t.Errorf("%v: %.3f, open: %v", c.kinds, hooked, w.gpus[0].g.freedom.on)
 		}
 	}
 }

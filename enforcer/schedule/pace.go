@@ -100,12 +100,16 @@ func (t *tenant) cost() float64 {
 // stale says whether the lone pace is too old.
 func (p *pace) stale(now time.Duration) bool { return now-p.fresh > staleTime<<p.confirmed }
 
-// age reduces the weight of an old lone pace.
-func (p *pace) age(now time.Duration) {
-	if p.stale(now) {
-		p.old = p.cost()
-		p.weaken()
+// age reduces the weight of an old lone pace. What was measured before the tenant came is from another
+// phase of its program, such as the one in which it began, and counts least.
+func (p *pace) age(now, came time.Duration) {
+	if !p.stale(now) {
+		return
 	}
+	if p.old = p.cost(); p.fresh != 0 && p.fresh < came {
+		p.noise.solo = noise{}
+	}
+	p.weaken()
 }
 
 // weaken limits the weight of the lone pace, so that even a little new data counts: the more launches
@@ -124,6 +128,15 @@ func (p *pace) confirm() {
 		p.confirmed++
 	}
 	p.old = 0
+}
+
+// doubt makes the lone paces of all but t old: what made its pace wrong may have made theirs so.
+func (g *GPU) doubt(t *tenant) {
+	for _, o := range g.tenants {
+		if o != t {
+			o.pace.fresh = min(o.pace.fresh, g.now-doubtful-1)
+		}
+	}
 }
 
 // rate returns the part of its lone pace that the tenant has beside others.
@@ -175,13 +188,16 @@ func (g *GPU) learn(t *tenant, u Usage) {
 	p, n := &t.pace, float64(u.Launched)
 	t.longest = max(t.longest-t.longest/16, min(u.Longest, time.Second))
 	if u.Solo > 0 && u.SoloTime > 0 {
-		p.age(g.now)
-		over := min(u.SoloTime, time.Second)
+		p.age(g.now, t.came)
+		was, over := p.cost(), min(u.SoloTime, time.Second)
 		launches := float64(u.Solo) * over.Seconds() / u.SoloTime.Seconds()
 		p.noise.solo.add(launches, over)
 		p.solo.add(launches, over, max(soloMemory, p.noise.solo.enough(certain)))
 		p.fresh = g.now
 		p.confirm()
+		if was > 0 && math.Abs(p.cost()/was-1) > wrong {
+			g.doubt(t)
+		}
 	}
 	until := g.now
 	if t.state.Mode != Open {
@@ -234,6 +250,7 @@ const (
 	measureGap    = 200 * time.Millisecond // so often,
 	openGap       = time.Second            // or so often while all are open and it may be wrong
 	alike         = 0.1                    // paces differ by less where the program does the same,
+	wrong         = 0.33                   // and by more where one was measured beside an unknown program
 	confirmedMost = 2                      // which is believed so often
 )
 
@@ -276,7 +293,7 @@ func (g *GPU) measure() {
 	}
 	if next != nil && contenders > 1 {
 		next.pace.tried = g.now
-		if next.pace.age(g.now); g.freedom.on && next.doubted() {
+		if next.pace.age(g.now, next.came); g.freedom.on && next.doubted() {
 			next.pace.weaken()
 		}
 		g.measured, g.measuredAt = next, g.now
@@ -350,7 +367,7 @@ func (g *GPU) tries() bool {
 
 // judge finds whether contending tenants gain by running together.
 func (g *GPU) judge() {
-	if g.measured != nil || g.triedAt == 0 || g.trying || !g.together || g.freedom.trial == sliced {
+	if g.measured != nil || g.triedAt == 0 || g.trying || !g.together || g.freedom.trial == curbed {
 		return
 	}
 	sum, contenders := 0.0, 0

@@ -462,7 +462,7 @@ func TestLearnSinceOpen(t *testing.T) {
 }
 
 // A lone pace that was measured beside an ungoverned program is too slow, so
-// that running together seems to gain much. The schedule corrects it in time.
+// that running together seems to gain much. The schedule corrects it in time, and the other one with it.
 func TestWrongPaceIsCorrected(t *testing.T) {
 	t.Parallel()
 	for _, wrong := range []int{1, 2} { // number of wrong paces
@@ -477,11 +477,24 @@ func TestWrongPaceIsCorrected(t *testing.T) {
 		}
 		g.together = true
 		w.run(6 * time.Second)
-		from := w.now
-		w.run(2 * time.Second)
-		lone := alone(t, "steps").lone
-		if x, y := a.rate(from, w.now)/lone, b.rate(from, w.now)/lone; x < 0.68 || y < 0.28 {
-			t.Errorf("%d wrong: %.3f and %.3f", wrong, x, y)
+		for _, p := range w.programs {
+			if off := g.find(p.name).pace.cost() * alone(t, "steps").lone * float64(p.count); math.Abs(off-1) > alike {
+				t.Errorf("%d wrong: a launch of %s costs %.3f of its lone pace", wrong, p.name, off)
+			}
+		}
+	}
+}
+
+// What was measured before a tenant came counts least afterwards: it was another phase of its program.
+func TestAnEarlierPhaseIsForgotten(t *testing.T) {
+	for came, forgotten := range map[time.Duration]bool{-1: false, 1: true} { // since the last measurement
+		d, a, _ := pair(t)
+		a.pace.solo, a.pace.noise.solo = costs(1e-3), noise{square: 1, last: 1e-3} // launches differ much
+		a.pace.fresh = d.at - staleTime - 2
+		a.came = a.pace.fresh + came
+		d.Report(d.at, "a", Usage{Solo: 1000, SoloTime: 30 * ms})
+		if cost := a.pace.cost(); (cost < 4e-5) != forgotten {
+			t.Errorf("it came %v after it was measured: %v s", came, cost)
 		}
 	}
 }

@@ -631,7 +631,7 @@ func TestUndecidedTrial(t *testing.T) {
 		trial          trial
 		most           time.Duration
 	}{{100, 0.5, plain, tryTime}, {20, 0.5, plain, tryMost}, {20, 0.5, none, tryTime}, {20, 0.4, plain, tryTime},
-		{20, 0.49, sliced, tryMost}} {
+		{20, 0.49, curbed, tryMost}} {
 		d, a, b := pair(t)
 		d.freedom.trial = c.trial
 		besides(b, 0.6)

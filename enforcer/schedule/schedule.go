@@ -54,8 +54,9 @@ type Config struct {
 	// tenants never run together, and nobody runs without a bound; a tenant
 	// reports only after its turn, possibly a little late, that it wants the
 	// GPU
-	Turns  bool
-	Slices bool // time slices may be set
+	Turns      bool
+	Slices     bool // time slices may be set
+	Concurrent bool // programs run at once, as clients of CUDA MPS do: their launches are paced instead
 }
 
 // Usage is what a tenant's processes report for the time since the last Usage.
@@ -90,6 +91,7 @@ type State struct {
 	Turn   uint64        // a new number each time that it may launch again
 	End    time.Duration // when others are expected to go first; 0 open
 	Slice  time.Duration // time slice of its contexts; 0 the driver's default
+	Pace   float64       // part of the time that its launches may take, by their lone cost; 0 all
 }
 
 // A Scheduler shares the time of the GPUs of a host. It belongs to one
@@ -186,7 +188,7 @@ type tenant struct {
 	pace    pace
 	about   float64 // see cost
 	glimpse glimpse
-	slice   time.Duration // while all are open, or that is tried; 0 the driver's default
+	curb    float64 // part of its time slice, or of its pace, while all are open or that is tried; 0 all
 	bill    bill
 	asked   time.Duration // when it began to wait
 	barred  time.Duration // stats.Throttled then
@@ -326,7 +328,7 @@ func (g *GPU) Leave(now time.Duration, name string) {
 	if g.measured == t {
 		g.measured = nil
 	}
-	t.drains, t.settled, t.nudge, t.pace, t.glimpse, t.slice = false, false, 0, pace{}, glimpse{}, 0
+	t.drains, t.settled, t.nudge, t.pace, t.glimpse, t.curb = false, false, 0, pace{}, glimpse{}, 0
 	if t.state.Mode != Pause {
 		t.state = State{Mode: Pause, Turn: t.state.Turn}
 		g.changed = true

@@ -103,6 +103,7 @@ type rank1 struct {
 	outstand   time.Duration
 	done       time.Duration // GPU time
 	completed  int
+	line       time.Duration // when its launches will have taken their time, at its pace
 	liar       liar
 }
 
@@ -402,6 +403,13 @@ func (w *world) launch(r *rank1) {
 			return
 		}
 		kernel, cpu := p.launch(p.count - r.left)
+		if r.seen.Pace > 0 {
+			if r.line > w.now {
+				r.holds, r.busy = true, w.now
+				return
+			}
+			r.line = max(r.line, w.now-300*us) + time.Duration(float64(kernel)/r.seen.Pace)
+		}
 		if p.drift > 0 {
 			if k := int(w.now / (300 * ms)); k != r.era || r.slow == 0 {
 				r.era, r.slow = k, 1+p.drift*(2*w.random.Float64()-1)
@@ -430,8 +438,10 @@ func (w *world) ended(r *rank1) {
 	}
 }
 
-// execute is a tick of a GPU: one process at a time, in slices.
+// execute is a tick of a GPU: one process at a time, in slices, or the next kernel of each in turn,
+// as under MPS where kernels fill the GPU.
 func (w *world) execute(m *simGPU) {
+	atOnce := w.scheduler.config.Concurrent
 	if m.sw > 0 {
 		m.sw -= tick
 		return
@@ -444,7 +454,7 @@ func (w *world) execute(m *simGPU) {
 		for k := 1; k <= len(m.ranks); k++ {
 			i := (m.cur + k) % len(m.ranks)
 			if len(m.ranks[i].queue) > 0 {
-				if i != m.cur {
+				if i != m.cur && !atOnce {
 					m.sw = switch_
 				}
 				if m.cur, m.slice = i, slice; m.ranks[i].seen.Slice > 0 {
@@ -462,8 +472,9 @@ func (w *world) execute(m *simGPU) {
 	if len(c.queue) == 0 {
 		return
 	}
-	m.slice -= tick
-	m.busy += tick
+	if m.busy += tick; !atOnce {
+		m.slice -= tick
+	}
 	c.done += tick
 	for left := tick; left > 0 && len(c.queue) > 0; {
 		if c.queue[0] == meet {
@@ -483,7 +494,9 @@ func (w *world) execute(m *simGPU) {
 			left -= d
 			c.queued -= d
 			if c.queue[0] -= d; c.queue[0] == 0 {
-				c.queue = c.queue[1:]
+				if c.queue = c.queue[1:]; atOnce {
+					m.slice, left = 0, 0
+				}
 				c.paces(w.now)
 				if c.completed++; c.p.ahead && c.completed%c.p.count == 0 {
 					w.ended(c)

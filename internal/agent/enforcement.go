@@ -46,7 +46,7 @@ type enforcement struct {
 	gemini   gemini.Servers
 	socket   string          // for orders
 	listed   []config.Gemini // the entries that the servers were made from
-	mps      bool            // as it was at the start
+	shared   bool            // at once, as it was at the start
 	files    *config.TenantFiles
 	config   *atomic.Pointer[config.Enforcer] // in force
 	view     policy.HostView
@@ -71,7 +71,7 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 		memory.ask = func(ctx context.Context) (map[string]suspend.Size, error) { return suspend.AskSizes(ctx) }
 	}
 	e := enforcement{enforcer: new(atomic.Pointer[enforcer.Enforcer]), socket: f.socket(exporter.EnforcerSocket),
-		listed: c.Gemini, mps: c.MPS, view: policy.HostView{Process: m.options.Processes.Lookup,
+		listed: c.Gemini, shared: c.Concurrent(), view: policy.HostView{Process: m.options.Processes.Lookup,
 			Names: gpus.Names, Memory: func(uuid string) (uint64, bool) {
 				total, _, _, ok := memory.of(uuid)
 				return total, ok
@@ -102,7 +102,7 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 		CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
 		Broker: broker.Options{Socket: socket, Listener: listener, Observer: f.isObserver, Holds: gpus.Holds,
 			Known: gpus.Knows, InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed", Slices: c.TimeSlices == "auto",
-			ProcFS: f.procfs, Logger: log},
+			Concurrent: c.Concurrent(), ProcFS: f.procfs, Logger: log},
 	}
 	if m.real {
 		o.StateFile = filepath.Join(f.stateDir, "enforcer.json")
@@ -111,7 +111,7 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 			Proc:  m.proc, Cgroups: o.CgroupFS, Log: log,
 		})}
 	}
-	if m.real && c.MPS {
+	if m.real && c.Concurrent() {
 		mps := backend.NewMPS(backend.MPSOptions{Proc: m.proc, Log: log,
 			Tenant: func(uid int) (string, bool) { return e.enforcer.Load().TenantOf(uid) }})
 		o.Backends, o.Servers = append(o.Backends, mps), mps.Servers
@@ -314,8 +314,8 @@ func (e enforcement) configure(c config.Enforcer) {
 	if !slices.Equal(c.Gemini, e.listed) {
 		e.log.Warn("enforcer.gemini has changed, which requires a restart: the previous entries stay in force")
 	}
-	if c.MPS != e.mps {
-		e.log.Warn("enforcer.mps has changed, which requires a restart")
+	if c.Concurrent() != e.shared {
+		e.log.Warn("enforcer.sharing has changed, which requires a restart")
 	}
 }
 

@@ -125,7 +125,8 @@ func TestOlderFilesAreTaken(t *testing.T) {
 		"enforcer: {default: {reclaim: {do: suspend}}}\n":                       "reclaim.do" + without,
 		"enforcer: {tenants: [{name: a, reclaim: {idle: 10m, do: suspend}}]}\n": "reclaim.do" + without,
 		"workloads: {kubelet: /var/lib/kubelet/pod-resources/kubelet.sock}\n":   "",
-		"health: {enable_alerts: [slow_gpu]}\n":                                 "", "health: {page: [slow_gpu]}\n": renamed} {
+		"enforcer: {mps: true}\n":                                               "enforcer.mps is the older name of enforcer.sharing", "enforcer: {sharing: concurrent}\n": "",
+		"health: {enable_alerts: [slow_gpu]}\n": "", "health: {page: [slow_gpu]}\n": renamed} {
 		var log strings.Builder
 		conf := &File{Path: fixture.Config(t, text), Log: slog.New(slog.NewTextHandler(&log, nil))}
 		c, err := conf.Load()
@@ -133,6 +134,8 @@ func TestOlderFilesAreTaken(t *testing.T) {
 			t.Errorf("%q: %v, logged %q, want %q", text, err, log.String(), want)
 		}
 		fixture.Equal(t, c.Workloads, Defaults().Workloads, "%q", text)
+		fixture.Equal(t, c.Enforcer.Concurrent(), strings.Contains(text, "mps: true") || strings.Contains(text, "concurrent"),
+			"%q: programs run at once:", text)
 		enabled := slices.Contains(c.Health.Settings().EnableAlerts, "slow_gpu")
 		fixture.Equal(t, enabled, strings.Contains(text, "slow_gpu"), "%q: slow_gpu alerts", text)
 	}

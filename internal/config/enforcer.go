@@ -21,7 +21,8 @@ type Enforcer struct {
 	InFlight    time.Duration `yaml:"in_flight"`
 	Fail        string        `yaml:"fail"`
 	TimeSlices  string        `yaml:"time_slices"`
-	MPS         bool          `yaml:"mps"`
+	Sharing     string        `yaml:"sharing"`
+	MPS         *bool         `yaml:"mps,omitempty"` // of older files: true is sharing: concurrent
 	NCCL        string        `yaml:"nccl_ras"`
 	Trusted     []string      `yaml:"nccl_ras_versions"` // of NCCL; they are asked although a question can crash them
 	Default     Default       `yaml:"default"`
@@ -33,7 +34,8 @@ type Enforcer struct {
 }
 
 func defaultEnforcer(on func(path string) string) Enforcer {
-	return Enforcer{Turn: 10 * time.Millisecond, InFlight: 750 * time.Microsecond, Fail: "open", TimeSlices: "auto", NCCL: "localhost:28028",
+	return Enforcer{Turn: 10 * time.Millisecond, InFlight: 750 * time.Microsecond, Fail: "open", TimeSlices: "auto",
+		Sharing: "turns", NCCL: "localhost:28028",
 		Default: Default{Priority: policy.PriorityNormal, Limit: 1}, Overcommit: Overcommit{Turn: 30 * time.Second},
 		Escalation: Escalation{Mode: policy.Warn, Shadow: true, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: 0.5,
 			Pause: []string{"broker", "freezer", "signal"}, Grace: 30 * time.Second, Actions: 10},
@@ -43,6 +45,9 @@ func defaultEnforcer(on func(path string) string) Enforcer {
 
 // releases is a release of NCCL, or its first two numbers.
 var releases = regexp.MustCompile(`^[0-9]+\.[0-9]+(\.[0-9]+)?$`)
+
+// Concurrent reports whether programs run at once, as clients of CUDA MPS.
+func (c Enforcer) Concurrent() bool { return c.Sharing == "concurrent" || c.MPS != nil && *c.MPS }
 
 func (c Enforcer) validate() error {
 	var wrong input.Errors
@@ -57,6 +62,8 @@ func (c Enforcer) validate() error {
 	wrong.If(c.Fail != "open" && c.Fail != "closed", "enforcer.fail: %q is neither open nor closed", c.Fail)
 	wrong.If(c.TimeSlices != "auto" && c.TimeSlices != "off", "enforcer.time_slices: %q is neither auto nor off",
 		c.TimeSlices)
+	wrong.If(c.Sharing != "turns" && c.Sharing != "concurrent", "enforcer.sharing: %q is neither turns nor concurrent",
+		c.Sharing)
 	host, port, err := net.SplitHostPort(c.NCCL)
 	wrong.If(c.NCCL != "" && (err != nil || host == "" || port == ""),
 		"enforcer.nccl_ras: %q is no address like localhost:28028; \"\" asks nobody", c.NCCL)

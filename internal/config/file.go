@@ -59,6 +59,9 @@ func (c Config) Warnings() (all []string) {
 	if c.Health.Page != nil {
 		all = append(all, "health.page is the older name of health.enable_alerts: rename it in the configuration")
 	}
+	if c.Enforcer.MPS != nil {
+		all = append(all, "enforcer.mps is the older name of enforcer.sharing: replace true by concurrent, and false by turns")
+	}
 	return all
 }
 

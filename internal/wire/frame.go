@@ -14,7 +14,7 @@ import (
 const (
 	Magic = 0x57535047 // "GPSW"
 	Major = 3
-	Minor = 9
+	Minor = 10
 )
 
 // Sizes, in bytes unless stated otherwise.

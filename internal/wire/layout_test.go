@@ -29,7 +29,8 @@ type slotC struct {
 	InFlight, Share      uint32
 	Link, Copy           uint64
 	Processes, Slice     uint32
-	_                    [56]byte
+	Pace                 uint32
+	_                    [52]byte
 }
 
 type pageC struct {

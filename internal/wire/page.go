@@ -38,6 +38,7 @@ type Turn struct {
 	InFlight uint32 // work that may be queued, us
 	Share    uint32 // of the GPU, 1/1000: in force if the broker dies
 	Slice    uint32 // since 3.7: time slice of the process's contexts, us; 0: the driver's default
+	Pace     uint32 // since 3.10: part of the time that launches may take, by their lone cost, 1/1000; 0: all
 }
 
 // A Page is the mapping of a quota page, PageSize bytes. Only one goroutine of
@@ -64,6 +65,7 @@ const (
 	slotCopy      = 56
 	slotProcesses = 64
 	slotSlice     = 68
+	slotPace      = 72
 )
 
 func (p Page) word(at int) *uint32   { return (*uint32)(unsafe.Pointer(&p[at : at+4][0])) }
@@ -115,10 +117,11 @@ func (p Page) SetTurn(gpu int, t Turn) {
 	atomic.StoreUint32(p.word(at+slotInFlight), t.InFlight)
 	atomic.StoreUint32(p.word(at+slotShare), t.Share)
 	atomic.StoreUint32(p.word(at+slotSlice), t.Slice)
+	atomic.StoreUint32(p.word(at+slotPace), t.Pace)
 	atomic.StoreUint32(p.word(at), uint32(t.Mode))
 	gated := uint32(0)
 	for i := range GPUs {
-		gated |= *p.word(slot(i))
+		gated |= *p.word(slot(i)) | *p.word(slot(i) + slotPace)
 	}
 	atomic.StoreUint32(p.word(pageGated), min(gated, 1))
 }
@@ -130,7 +133,7 @@ func (p Page) Turn(gpu int) Turn {
 	t.Flags = atomic.LoadUint32(p.word(at + slotFlags))
 	t.Turn, t.End = atomic.LoadUint64(p.double(at+slotTurn)), atomic.LoadUint64(p.double(at+slotEnd))
 	t.InFlight, t.Share = atomic.LoadUint32(p.word(at+slotInFlight)), atomic.LoadUint32(p.word(at+slotShare))
-	t.Slice = atomic.LoadUint32(p.word(at + slotSlice))
+	t.Slice, t.Pace = atomic.LoadUint32(p.word(at+slotSlice)), atomic.LoadUint32(p.word(at+slotPace))
 	return t
 }
 

@@ -21,16 +21,16 @@ func TestPageIsTheStruct(t *testing.T) {
 	fixture.Equal(t, p.Session(), 0, "zeros pass for a page")
 	p.Init(11)
 	p.SetHeartbeat(12)
-	p.SetTurn(15, Turn{Mode: ModeRun, Flags: Haste, Turn: 13, End: 14, InFlight: 15, Share: 16, Slice: 19})
+	p.SetTurn(15, Turn{Mode: ModeRun, Flags: Haste, Turn: 13, End: 14, InFlight: 15, Share: 16, Slice: 19, Pace: 20})
 	p.SetMemory(15, 17, 18)
 	p.Ring()
-	want := slotC{Mode: 1, Flags: 2, Turn: 13, End: 14, Used: 17, Cap: 18, InFlight: 15, Share: 16, Slice: 19}
+	want := slotC{Mode: 1, Flags: 2, Turn: 13, End: 14, Used: 17, Cap: 18, InFlight: 15, Share: 16, Slice: 19, Pace: 20}
 	if c.Magic != Magic || c.Version != 1 || c.Session != 11 || c.Heartbeat != 12 || c.Bell != 1 || c.Gated != 1 ||
 		c.Slot[15] != want {
 		t.Errorf("the page is %+v, %+v", *c, c.Slot[15])
 	}
 	fixture.Equal(t, c.Slot[14], slotC{}, "the slot before it is")
-	if got := p.Turn(15); got != (Turn{ModeRun, Haste, 13, 14, 15, 16, 19}) || p.Session() != 11 || p.Heartbeat() != 12 {
+	if got := p.Turn(15); got != (Turn{ModeRun, Haste, 13, 14, 15, 16, 19, 20}) || p.Session() != 11 || p.Heartbeat() != 12 {
 		t.Errorf("read back: %+v", got)
 	}
 	if used, limit := p.Memory(15); used != 17 || limit != 18 {

@@ -37,12 +37,14 @@
 #define CREDIT_NS 300000    /* of work may go by without a look, */
 #define CREDIT_MOST 64      /* or so many launches, */
 #define DEAR_NS 100000      /* none of which costs so much */
+#define SPRINT_NS 300000    /* at a pace, launches make up for so much that they did not take, */
+#define EARLY_MOST_NS 1000000000 /* and none makes the next one wait for longer */
 
 _Thread_local struct gs_launch gs_present;
 
 void gs_forked_gate(void) { gs_present = (struct gs_launch){ 0 }; }
 
-enum verdict { PASS, QUEUED, HELD, CHANGED };
+enum verdict { PASS, QUEUED, HELD, EARLY, CHANGED };
 
 /* Of the process, because its GPUs may wait for each other. */
 static _Atomic uint64_t patience = STALL_NS;
@@ -144,6 +146,32 @@ static bool lost(const struct gs_stream *e)
 	return c && atomic_load(&c->lost);
 }
 
+/* The part of the time, in 1/1000, that launches may take; 0: all. */
+static uint32_t pace_of(const struct gs_slot *slot)
+{
+	return __atomic_load_n(&slot->pace_permille, __ATOMIC_RELAXED);
+}
+
+/* A launch goes on at a pace. */
+static void line_up(struct gs_gpu *g, uint64_t cost, uint32_t pace, uint64_t now)
+{
+	if (g->line_ns < now - SPRINT_NS)
+		g->line_ns = now - SPRINT_NS;
+	g->line_ns += cost * 1000 / pace;
+	if (g->line_ns > now + EARLY_MOST_NS)
+		g->line_ns = now + EARLY_MOST_NS;
+}
+
+/* Waits until the line has moved, or the page changes. */
+static void wait_line(struct gs_gpu *g, struct gs_page *page, uint32_t bell)
+{
+	gs_gpu_lock(g);
+	uint64_t now = gs_now(), at = g->line_ns;
+	pthread_mutex_unlock(&g->lock);
+	if (at > now)
+		gs_bell_wait(page, bell, at - now);
+}
+
 /* Decides by the page whether the launch may be made now. passes: it has waited long enough. */
 static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_launch *l, const struct gs_slot *slot,
 			  bool passes)
@@ -153,8 +181,9 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 
 	if (mode == GS_OPEN && !atomic_load_explicit(&e->opened, memory_order_relaxed))
 		atomic_store(&e->opened, true);
-	if (mode == GS_KILL || (mode == GS_OPEN && !l->graph && !atomic_load_explicit(&gs_deep, memory_order_relaxed)) ||
-	    lost(e))
+	uint32_t pace = pace_of(slot);
+	if (mode == GS_KILL || lost(e) ||
+	    (mode == GS_OPEN && !pace && !l->graph && !atomic_load_explicit(&gs_deep, memory_order_relaxed)))
 		return PASS;
 	uint64_t now = gs_now();
 	if (mode == GS_PAUSE && !passes && now >= atomic_load(&passing))
@@ -176,16 +205,20 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 		widen(e, slot, now);
 		if (passes)
 			e->stalled += e->stalled < STALLED_DOUBLES;
+		else if (pace && g->line_ns > now)
+			v = EARLY;
 		else if (gs_marker_left(e, now) > cap_ns(e, slot))
 			v = QUEUED;
 		if (v == QUEUED)
 			bounded(e, now);
 		if (v == PASS) {
 			count(e, l, now);
+			if (pace)
+				line_up(g, l->cost, pace, now);
 			if (passes || mode == GS_PAUSE)
 				atomic_fetch_add(&gs_passed, 1);
 			if (t)
-				t->spare = passes || mode == GS_PAUSE ? 0 : credit(e, l);
+				t->spare = passes || pace || mode == GS_PAUSE ? 0 : credit(e, l);
 		}
 	}
 	pthread_mutex_unlock(&g->lock);
@@ -314,7 +347,7 @@ void gs_gate_slow(struct gs_launch *l)
 	GS_UNCANCELLED;
 	struct gs_thread *t = gs_thread_of_self();
 	uint64_t began = 0;
-	bool passes = false, waited = false;
+	bool passes = false, held = false, waited = false;
 	enum gs_event_kind noted = 0;
 
 	l->entry = NULL;
@@ -345,18 +378,22 @@ void gs_gate_slow(struct gs_launch *l)
 			continue;
 		if (!began) {
 			began = gs_now();
-			noted = v == HELD ? GS_EVENT_RELEASED : GS_EVENT_WAITED;
-			gs_note(v == HELD ? GS_EVENT_HELD : GS_EVENT_WAIT, GS_WAIT_QUEUE);
+			noted = v == QUEUED ? GS_EVENT_WAITED : GS_EVENT_RELEASED;
+			gs_note(v == QUEUED ? GS_EVENT_WAIT : GS_EVENT_HELD, GS_WAIT_QUEUE);
 		}
-		if (v == HELD && !waited) {
+		held = held || v == HELD;
+		if (v != QUEUED && !waited) {
 			waited = true;
 			waits(e->gpu, 1, 0);
 		}
-		passes = v == QUEUED ? wait_queue(e, l, page, bell, began) : wait_turn(e->gpu, page, bell, began);
+		if (v == EARLY)
+			wait_line(e->gpu, page, bell);
+		else
+			passes = v == QUEUED ? wait_queue(e, l, page, bell, began) : wait_turn(e->gpu, page, bell, began);
 	}
 	l->seq = t ? atomic_load_explicit(&t->seq, memory_order_relaxed) : 0;
 	gs_present = *l;
-	if (waited)
+	if (held)
 		suspect();
 	if (began) {
 		gs_note(noted, GS_WAIT_QUEUE);

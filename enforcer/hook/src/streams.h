@@ -113,6 +113,7 @@ struct gs_gpu {
 	bool unpaced;          /* what is under way was launched before the pace counts: the next marker begins it */
 	uint64_t longest_ns;   /* launch, of late */
 	unsigned waiting;      /* threads that wait at the gate */
+	uint64_t line_ns;      /* when the launches so far will have taken their time, at the page's pace */
 
 	/* turns.c */
 	enum gs_phase phase;

@@ -372,7 +372,7 @@ static uint64_t step_open(struct gs_gpu *g, uint32_t flags, uint64_t now)
 		return g->sampled_ns + often / 2 - now;
 	bool was = g->busy, doubted = g->doubted;
 	g->doubted = false;
-	g->busy = (fresh || was) && !gs_marker_idle(g);
+	g->busy = g->waiting || ((fresh || was) && !gs_marker_idle(g)); /* a launch may wait for its pace */
 	if (!g->busy && doubted) {
 		g->busy = g->seen != g->doubt;
 	} else if (!g->busy && (fresh || was) && flags & GS_BESIDE) {

@@ -8,7 +8,7 @@
 
 #define GS_MAGIC 0x57535047u /* "GPSW" */
 #define GS_MAJOR 3
-#define GS_MINOR 9
+#define GS_MINOR 10
 #define GS_FRAME_MAX 4096 /* bytes, header and payload */
 #define GS_GPUS 16        /* most GPUs of one session */
 
@@ -168,7 +168,8 @@ struct gs_slot {
 	uint64_t copy;         /* bytes a second that it may copy within the GPU; 0: without a rate */
 	uint32_t processes;    /* of the tenant; since 3.1 */
 	uint32_t slice_us;     /* since 3.7: time slice of the process's contexts; 0: the driver's default */
-	uint8_t reserved[56];
+	uint32_t pace_permille; /* since 3.10: part of the time that launches may take, by their lone cost; 0: all */
+	uint8_t reserved[52];
 };
 
 #define GS_BESIDE 1u /* RUN while others do: send USAGE every 10 ms, or OPEN while others are: every second */

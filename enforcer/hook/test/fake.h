@@ -256,7 +256,7 @@ static inline void fake_mode(unsigned gpu, enum gs_mode mode, uint64_t turn, uin
 	__atomic_store_n(&s->flags, flags, __ATOMIC_RELAXED);
 	__atomic_store_n(&s->mode, mode, __ATOMIC_RELEASE);
 	for (unsigned i = 0; i < GS_GPUS; i++)
-		gated |= fake_page->slot[i].mode != GS_OPEN;
+		gated |= fake_page->slot[i].mode != GS_OPEN || fake_page->slot[i].pace_permille;
 	__atomic_store_n(&fake_page->gated, gated, __ATOMIC_RELEASE);
 	__atomic_fetch_add(&fake_page->bell, 1, __ATOMIC_RELEASE);
 	gs_bell_ring(fake_page);

@@ -449,6 +449,28 @@ static void kernels_in_open_are_bounded_after_a_deep_queue(void)
 	AWAIT(!gs_deep); /* it is OPEN's affair */
 }
 
+/* A launch costs 0.1 ms while nobody knows better, and has a tenth of the time. A page without a
+ * pace lets the rest go at once. */
+static void launches_keep_the_pages_pace(void)
+{
+	struct gs_slot *slot = &fake_page->slot[0];
+	pthread_t t;
+
+	__atomic_store_n(&slot->pace_permille, 100, __ATOMIC_RELAXED);
+	fake_mode(0, GS_OPEN, 1, 0);
+	uint64_t began = gs_now();
+	launch_many(10, 24, NULL);
+	CHECK(gs_now() - began >= 19000000 && fake[10].put == 24 && !gs_passed);
+	__atomic_store_n(&slot->pace_permille, 1, __ATOMIC_RELAXED);
+	CHECK(!pthread_create(&t, NULL, launch_hundred, NULL));
+	AWAIT(held());
+	__atomic_store_n(&slot->pace_permille, 0, __ATOMIC_RELAXED);
+	fake_mode(0, GS_OPEN, 2, 0);
+	fake_instant = true;
+	pthread_join(t, NULL);
+	CHECK(fake[10].put == 124 && waited() < 5000000000);
+}
+
 static void a_graph_is_measured_alone(void)
 {
 	struct gs_graph *found = NULL;
@@ -1290,6 +1312,7 @@ int main(int argc, char **argv)
 		TEST(dear_launches_and_graphs_have_no_credit),
 		TEST(graphs_in_open_are_bounded),
 		TEST(kernels_in_open_are_bounded_after_a_deep_queue),
+		TEST(launches_keep_the_pages_pace),
 		TEST(a_graph_is_measured_alone),
 		TEST(a_new_graph_shares_no_marker),
 		TEST(no_marker_is_recorded_into_a_capture),
