@@ -232,14 +232,15 @@ func (s *openGPU) pass(c *Collector, t *collectorState, turn time.Time) error {
 		p.due = s.config.Slow // this GPU has none of it: retry occasionally
 	}
 	// A pass is due slightly early rather than a whole tick late, however late it was in
-	// this turn: else a slow call would leave out those behind it in the next one. GPUs take
-	// their expensive turns one after the other, because concurrent calls slow
-	// each other down in the driver.
+	// this turn, and this turn in its interval: else a slow call, or a busy machine, would
+	// leave it out in the next one. GPUs take their expensive turns one after the other,
+	// because concurrent calls slow each other down in the driver.
 	wait := p.due
 	if gpus := len(s.host.state.Load().readers) - 1; t.last == nil && s.device != nil && gpus > 0 {
 		wait = p.due * time.Duration(s.index+1) / time.Duration(gpus)
 	}
-	t.next = turn.Add(wait - s.config.Fast/10)
+	late := turn.Sub(turn.Truncate(s.config.Fast)) // see nextRead
+	t.next = turn.Add(wait - late - s.config.Fast/10)
 	if t.last != nil && t.last.failure == nvml.SUCCESS && p.failure != nvml.SUCCESS {
 		s.host.Log.Warn("collector failed", "collector", c.Name, "gpu", s.index, "return", gpu.ReturnName(p.failure))
 	}
