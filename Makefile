@@ -146,7 +146,7 @@ day:
 	@go test -tags long -count=1 -timeout 24h -run '^TestDay$$' -v ./enforcer -args -day.hours=$(HOURS)
 
 bench:
-	@go test -run '^$$' -bench . -benchtime $(BENCHTIME) -benchmem ./collectors/... ./exporter ./health/... ./enforcer/...
+	@go test -run '^$$' -bench . -benchtime $(BENCHTIME) -benchmem ./exporter ./health ./enforcer/schedule
 	@$(MAKE) --no-print-directory -s -C enforcer/hook bench
 	@go run ./bench/agent scrapes pages
 

@@ -565,17 +565,6 @@ func TestEscalationAtRandom(t *testing.T) {
 	fixture.AtLeast(t, len(acted), 10, "only … actions: the test tests little")
 }
 
-func BenchmarkEscalation(b *testing.B) {
-	c := newClimber()
-	all := crowd(maxStanding)
-	f := c.audit('x', all...)
-	c.steps.Mode = policy.Warn
-	b.ReportAllocs()
-	for b.Loop() {
-		c.judge(f)
-	}
-}
-
 // TestEvidenceOfLittleKnown holds that a violation counts even if nothing else
 // is known of a subject. A subject with too much GPU time is not known to be
 // clean before the next window, and is found in each.

@@ -1,7 +1,6 @@
 package derived
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -255,20 +254,6 @@ func ones(b uint8) (n int) {
 		n++
 	}
 	return n
-}
-
-func BenchmarkTheilSen(b *testing.B) {
-	for _, n := range []int{10, trendSize} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			times, values, room := make([]float64, n), normals(rand.New(rand.NewPCG(1, 1)), n), make([]float64, 0, n*n)
-			for i := range times {
-				times[i] = float64(i)
-			}
-			for b.Loop() {
-				theilSen(times, values, room)
-			}
-		})
-	}
 }
 
 // numbers converts bytes into numbers like those of sensors.

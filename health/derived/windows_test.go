@@ -152,24 +152,3 @@ func inUse() int {
 	runtime.ReadMemStats(&m)
 	return int(m.HeapAlloc)
 }
-
-func BenchmarkDerive(b *testing.B) {
-	for _, workloads := range []int{1, mostWorkloads} {
-		b.Run(fmt.Sprintf("workloads=%d", workloads), func(b *testing.B) {
-			r := full(workloads)
-			shake := r.shake(noise())
-			r.step(20*time.Minute, shake)
-			samples := r.samples()
-			b.ReportAllocs()
-			var sorting time.Duration // a snapshot can be used once
-			for b.Loop() {
-				r.now = r.now.Add(step)
-				began := time.Now()
-				s := NewSnapshot(samples)
-				sorting += time.Since(began)
-				r.Derive(s, r.now)
-			}
-			b.ReportMetric(float64(b.Elapsed()-sorting)/float64(b.N), "ns/derive")
-		})
-	}
-}

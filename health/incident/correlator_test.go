@@ -359,18 +359,6 @@ func TestClockSetBack(t *testing.T) {
 	fixture.Equal(t, d.Losses(), Losses{MissedByNVML: 1}, "half a minute by the new clock is long enough: …")
 }
 
-func BenchmarkCorrelator(b *testing.B) {
-	now := time.Unix(1e9, 0)
-	book := NewCorrelator(CorrelatorOptions{}, now)
-	for i := range mostOpen {
-		book.Add(Observation{Time: now, Source: SourceKernel, What: WhatSXid, Code: i}, now)
-	}
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		book.Add(Observation{Time: now, Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: i & 255}, now)
-	}
-}
-
 func TestUnknownSourcesMissNothing(t *testing.T) {
 	t.Parallel()
 	start := time.Unix(1e9, 0)

@@ -72,22 +72,6 @@ func FuzzParseLine(f *testing.F) {
 	})
 }
 
-func BenchmarkParseLine(b *testing.B) {
-	for name, text := range map[string]string{
-		"none": "usb 1-1: new high-speed USB device number 2 using xhci_hcd",
-		"long": strings.Repeat("systemd[1]: started something that is of no interest at all. ", 16),
-		"xid": "NVRM: Xid (PCI:0000:00:06): 31, pid=698, name=python3, channel 0x0000000a, intr 00000000. MMU " +
-			"Fault: ENGINE GRAPHICS",
-	} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				ParseLine(host.Record{Text: text}, nil)
-			}
-		})
-	}
-}
-
 // shortest returns texts that an expression finds, with as little as possible
 // where it skips text.
 func shortest(re *syntax.Regexp) []string {
