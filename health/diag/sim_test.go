@@ -36,18 +36,14 @@ type host struct {
 
 	WrongSM    map[int]int    // GPU: SM with a wrong sum
 	WrongUnit  string         // the kind of arithmetic; empty: all
-	Unreached  map[int]bool   // GPU: one SM is never used
 	StuckBit   map[int]uint64 // GPU: a word with bit 0 stuck at 1
 	SlowPair   [2]int         // from, to
 	NoPeer     bool
 	SlowMemory map[int]bool
 	SlowHost   map[int]bool
 	Narrow     map[int]bool // half its PCIe lanes
-	NoSpeed    bool         // the PCIe generation cannot be read
 	Deaf       bool         // XIDs are not reported
 	LowClock   map[int]float64
-	Reasons    uint64
-	Watts      float64
 	Hangs      map[int]Step
 	Dies       map[int]Step
 	Killed     map[int]Step
@@ -56,7 +52,7 @@ type host struct {
 }
 
 // h200s returns a host of n GPUs.
-func h200s(n int) host { return host{Count: n, Name: "NVIDIA H200", Watts: 600} }
+func h200s(n int) host { return host{Count: n, Name: "NVIDIA H200"} }
 
 // hostVariable tells a child which host to simulate.
 const hostVariable = "GPUSTEWARD_TEST_DIAG_HOST"
@@ -212,9 +208,6 @@ func (g *simulatedGPU) Products(u Unit, seed uint64, rounds, injured int) (t Tal
 	right := uint64(binary.LittleEndian.Uint32(want))
 	t = Tally{Took: launch, Of: map[int]Sums{}}
 	for sm := range simulatedSMs {
-		if g.Unreached[g.i] && sm == 3 {
-			continue
-		}
 		s := Sums{Tiles: 16}
 		if bad, ok := g.WrongSM[g.i]; sm == injured || ok && bad == sm && (g.WrongUnit == "" || g.WrongUnit == u.Name) {
 			s.Wrong, s.Got, s.Want = 1, right^1, right
@@ -255,7 +248,7 @@ func (s *simulated) Between(from, to Device, _ time.Duration) (Rate, error) {
 
 func (g *simulatedGPU) Vitals() Vitals {
 	v := Vitals{
-		Clock: 1.98e9, MostClock: 1.98e9, Power: g.Watts, Limit: 700, Celsius: 55, Reasons: g.host.Reasons,
+		Clock: 1.98e9, MostClock: 1.98e9, Power: 600, Limit: 700, Celsius: 55,
 		Generation: 5, MostGeneration: 5, Width: 16, MostWidth: 16,
 	}
 	if low, ok := g.LowClock[g.i]; ok {
@@ -263,9 +256,6 @@ func (g *simulatedGPU) Vitals() Vitals {
 	}
 	if g.Narrow[g.i] {
 		v.Width = 8
-	}
-	if g.NoSpeed {
-		v.Generation = 0
 	}
 	return v
 }

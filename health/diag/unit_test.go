@@ -206,11 +206,12 @@ func TestPatternsCoverMemory(t *testing.T) {
 	}
 }
 
-// TestUnits checks the kernels, the numbers that they multiply, and their count
-// of operations against those that were tried on GPUs.
+// TestUnits compares the kernels, the numbers that they multiply, and their count
+// of operations against those that were tried on GPUs. Run TestGPUDiagKernels before you accept others.
 func TestUnits(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
+	fmt.Fprintf(&b, "// pattern: %x\n\n", sha256.Sum256([]byte(patternPTX)))
 	for _, u := range Units {
 		input, want := u.Numbers(1)
 		fmt.Fprintf(&b, "// %s: %s; %.0f operations in 3 rounds; numbers %x, sums %x\n%s\n", u.Name, u.Words,
