@@ -258,9 +258,7 @@ func TestSettingSurvivesARestart(t *testing.T) {
 			if c.setting == "power_limit" {
 				all[2] = on("0", device.PowerLimit, v, "enforced")
 			}
-			s := derived.NewSnapshot(all)
-			w.now = w.now.Add(step)
-			w.engine.Eval(s, nil, w.now)
+			_, s := w.look(step, nil, all...)
 			for _, sample := range s.Of(ConfigDrift) {
 				if sample.Labels[2] == c.setting {
 					return sample.Value
@@ -283,7 +281,6 @@ func TestAcknowledgedSettingsAreNormal(t *testing.T) {
 		w := newWorld(t, Checks()...)
 		drifting := func(ecc, n float64) (gpus string) {
 			for range int(n) {
-				w.now = w.now.Add(step)
 				var all []collectors.Sample
 				for gpu, v := range map[string]float64{"0": ecc, "1": ecc, "2": 1} {
 					all = append(all, on(gpu, collectors.Up, 1), on(gpu, device.ModeEnabled, v, "ecc"),
@@ -291,8 +288,7 @@ func TestAcknowledgedSettingsAreNormal(t *testing.T) {
 				}
 				slices.SortStableFunc(all,
 					func(a, b collectors.Sample) int { return len(a.Metric.Name) - len(b.Metric.Name) })
-				s := derived.NewSnapshot(all)
-				w.engine.Eval(s, nil, w.now)
+				_, s := w.look(step, nil, all...)
 				gpus = ""
 				for _, gpu := range []string{"0", "1", "2"} {
 					if valueOf(s, ConfigDrift, gpu, "ecc", "off", "on") == 1 {

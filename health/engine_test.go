@@ -34,8 +34,15 @@ func newWorld(t *testing.T, checks ...*Check) *world {
 
 // step evaluates once, d after the time before.
 func (w *world) step(d time.Duration, events []incident.Event, samples ...collectors.Sample) []incident.Event {
+	changes, _ := w.look(d, events, samples...)
+	return changes
+}
+
+// look is step, and returns the samples too, with those that the evaluation adds.
+func (w *world) look(d time.Duration, events []incident.Event, samples ...collectors.Sample) ([]incident.Event, *derived.Snapshot) {
 	w.now = w.now.Add(d)
-	return w.engine.Eval(derived.NewSnapshot(samples), events, w.now)
+	s := derived.NewSnapshot(samples)
+	return w.engine.Eval(s, events, w.now), s
 }
 
 // steps evaluates n times, 10 s apart, and returns all changes.
@@ -90,9 +97,7 @@ func TestLeaveNeedsTheClearThresholdAndTheHoldDown(t *testing.T) {
 	w.steps(3, hotAt(20))
 	fixture.Equal(t, w.engine.Findings()[0].Severity, incident.Warning, "clear for three samples, and it takes four")
 	w.steps(25, hotAt(20))
-	s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), hotAt(20)})
-	w.now = w.now.Add(step)
-	w.engine.Eval(s, nil, w.now)
+	_, s := w.look(step, nil, on("0", collectors.Up, 1), hotAt(20))
 	fixture.Equal(t, s.Of(Status)[0].Value, 0, "the health of a GPU whose fault is over")
 	fixture.Need(t, w.state("hot"), incident.Recovering, "clear for less than the hold-down")
 	f := w.engine.Findings()[0]
@@ -161,9 +166,7 @@ func TestMissingDataIsUnknown(t *testing.T) {
 	fixture.Equal(t, w.state("hot"), incident.OK, "after two samples without data")
 	changes := w.steps(1, up)
 	fixture.Need(t, len(changes) != 1 || changes[0].To != incident.Unknown, false, "after three: %+v", changes)
-	s := derived.NewSnapshot([]collectors.Sample{up})
-	w.now = w.now.Add(step)
-	w.engine.Eval(s, nil, w.now)
+	_, s := w.look(step, nil, up)
 	for _, sample := range s.Of(Status) {
 		t.Errorf("a GPU of which nothing is known has a health: %+v", sample)
 	}
@@ -276,21 +279,6 @@ func TestLifetimeCounterAboveZeroIsNotAnIncident(t *testing.T) {
 	w.restart("same")
 	w.steps(1, count(4))
 	fixture.Equal(t, w.state("ecc"), incident.Unhealthy, "an error while the agent was down was missed")
-}
-
-func TestClockJumpsAreHarmless(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, hotCheck)
-	w.steps(5, hotAt(20))
-	w.now = w.now.Add(-48 * time.Hour)
-	w.steps(5, hotAt(20))
-	fixture.Equal(t, w.state("hot"), incident.OK, "after the clock was set back")
-	w.steps(4, hotAt(-1))
-	fixture.Equal(t, w.state("hot"), incident.Degraded, "hot after the clock was set back")
-	w.now = w.now.Add(48 * time.Hour)
-	if w.steps(2, hotAt(20)); w.state("hot") == incident.Unknown {
-		t.Error("after the clock was set forward: unknown")
-	}
 }
 
 func happened(id, what string, code int, gpu string, at time.Time) incident.Event {
@@ -460,12 +448,9 @@ func TestDerivedMetricsAreShown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, after := range []time.Duration{step, time.Second} {
-		w.now = w.now.Add(after)
-		s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1),
-			on("0", device.ModeEnabled, 1, "ecc"),
+		_, s := w.look(after, nil, on("0", collectors.Up, 1), on("0", device.ModeEnabled, 1, "ecc"),
 			on("0", workloads.Processes, 0, "compute"), on("0", device.MemoryBytes, 1e9, "used"),
-			on("0", device.MemoryBytes, 3e9, "free")})
-		w.engine.Eval(s, nil, w.now)
+			on("0", device.MemoryBytes, 3e9, "free"))
 		for _, c := range []struct {
 			metric *collectors.Metric
 			labels []string

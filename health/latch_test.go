@@ -210,9 +210,7 @@ func TestDerivedMetricsOfADeadGPUAreGone(t *testing.T) {
 		return all
 	}
 	of := func(m *collectors.Metric, samples []collectors.Sample) (gpus string) {
-		w.now = w.now.Add(time.Second)
-		s := derived.NewSnapshot(samples)
-		w.engine.Eval(s, nil, w.now)
+		_, s := w.look(time.Second, nil, samples...)
 		all := map[string]bool{}
 		for _, x := range s.Of(m) {
 			all[x.Labels[0]] = true
@@ -250,9 +248,7 @@ func TestIncidentCountsOnce(t *testing.T) {
 	began, last := w.now, "" // last has the IDs of the events that raised a total
 	total := func(events ...incident.Event) (n float64) {
 		last = ""
-		w.now = w.now.Add(time.Second)
-		s := derived.NewSnapshot([]collectors.Sample{up})
-		w.engine.Eval(s, events, w.now)
+		_, s := w.look(time.Second, events, up)
 		for _, x := range s.Of(IncidentsTotal) {
 			if x.Labels[0] != "0" {
 				continue

@@ -227,9 +227,7 @@ func TestChassisBrakeAfterARestart(t *testing.T) {
 						all = append(all, on(fmt.Sprint(gpu), of.Metric, of.Value, "hw_power_brake"))
 					}
 				}
-				s := derived.NewSnapshot(all)
-				agent.now = agent.now.Add(step)
-				agent.engine.Eval(s, nil, agent.now)
+				_, s := agent.look(step, nil, all...)
 				prometheus.steps(1, append(all, s.Of(ChassisBrake)...)...)
 				for _, f := range slices.Concat(agent.engine.Findings(), prometheus.engine.Findings()) {
 					fixture.Need(t, f.Entity, incident.Entity{}, "%+v: %d s after %d: %s", c, 10*(i-restart), restart, f.Message)
@@ -238,8 +236,7 @@ func TestChassisBrakeAfterARestart(t *testing.T) {
 			fixture.AtLeast(t, min(len(agent.engine.Findings()), len(prometheus.engine.Findings())), 1, "%+v: the node's", c)
 			agent.now = agent.now.Add(brakes.window) // what was before is long ago
 			agent.restart("same")
-			s := derived.NewSnapshot([]collectors.Sample{on("0", device.ClockEventActive, 0, "hw_power_brake")})
-			agent.engine.Eval(s, nil, agent.now)
+			_, s := agent.look(0, nil, on("0", device.ClockEventActive, 0, "hw_power_brake"))
 			fixture.Equal(t, valueOf(s, ChassisBrake, ""), 0, "%+v: after a long absence", c)
 		}
 	}

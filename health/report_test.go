@@ -62,9 +62,7 @@ func TestMetricsOfHealth(t *testing.T) {
 					samples = append(samples, on(strconv.Itoa(i), device.TemperatureMargin, margin))
 				}
 			}
-			w.now = w.now.Add(step)
-			s := derived.NewSnapshot(samples)
-			w.engine.Eval(s, nil, w.now)
+			_, s := w.look(step, nil, samples...)
 			return s
 		}
 		var s *derived.Snapshot
@@ -107,10 +105,8 @@ func TestNodesFaultFailsTheNode(t *testing.T) {
 	w := newWorld(t, hotCheck, &Check{ID: "mismatch", Levels: []Level{{Severity: incident.Critical,
 		When: Value(collectors.DriverMismatch).Is(1)}}})
 	for _, mismatch := range []float64{0, 1} {
-		s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), hotAt(20),
-			{Metric: collectors.DriverMismatch, Labels: []string{"", ""}, Value: mismatch}})
-		w.now = w.now.Add(step)
-		w.engine.Eval(s, nil, w.now)
+		_, s := w.look(step, nil, on("0", collectors.Up, 1), hotAt(20),
+			collectors.Sample{Metric: collectors.DriverMismatch, Labels: []string{"", ""}, Value: mismatch})
 		got := [...]float64{valueOf(s, NodeStatus, ""), valueOf(s, Status, "0"), valueOf(s, CheckFailing, "", "mismatch")}
 		if got != [...]float64{2 * mismatch, 0, mismatch} {
 			t.Errorf("%g: the node has status %g, the GPU %g, and the check fails: %g", mismatch, got[0], got[1], got[2])
@@ -125,9 +121,7 @@ func TestWorkloadsFaultLeavesItsGPUWell(t *testing.T) {
 	lags := &Check{ID: "lags", Alert: "Lags", Summary: "It lags.", Levels: []Level{{Severity: incident.Warning,
 		When: Value(derived.WorkloadLag, "by", "workload").Above(.5)}}}
 	w := newWorld(t, lags)
-	s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("0", derived.WorkloadLag, .9, "job")})
-	w.now = w.now.Add(step)
-	w.engine.Eval(s, nil, w.now)
+	_, s := w.look(step, nil, on("0", collectors.Up, 1), on("0", derived.WorkloadLag, .9, "job"))
 	got := [...]float64{valueOf(s, Status, "0"), valueOf(s, NodeStatus, ""), valueOf(s, CheckFailing, "0", "lags")}
 	if got != [...]float64{0, 0, 1} {
 		t.Errorf("the GPU has status %g, the node %g, and the check fails: %g", got[0], got[1], got[2])

@@ -11,31 +11,6 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// The faults of a workload or a tenant affect the verdict of neither its GPU
-// nor the node.
-func TestTenantFaultsDoNotAffectVerdicts(t *testing.T) {
-	t.Parallel()
-	gpu := incident.Entity{GPU: "0", UUID: "GPU-0"}
-	of := func(edit func(*incident.Entity)) Finding {
-		e := gpu
-		edit(&e)
-		return Finding{Entity: e, Severity: incident.Critical, State: incident.Unhealthy}
-	}
-	for name, c := range map[string]struct {
-		found Finding
-		want  incident.State
-	}{
-		"a workload's": {of(func(e *incident.Entity) { e.Workload = "pod:a" }), incident.OK},
-		"a tenant's":   {of(func(e *incident.Entity) { e.Tenant = "a" }), incident.OK},
-		"the GPU's":    {of(func(*incident.Entity) {}), incident.Unhealthy},
-		"a link's":     {of(func(e *incident.Entity) { e.Link = "3" }), incident.Unhealthy},
-	} {
-		v := Verdict{GPUs: []Health{{GPU: "0", UUID: "GPU-0"}}, Findings: []Finding{c.found}}
-		v.sum()
-		fixture.Equal(t, v.Status, c.want, "%s fault: the node is", name)
-	}
-}
-
 // TestVerdictOfAGPU checks the verdict on a GPU by its readings and findings:
 // the check reads the margin.
 func TestVerdictOfAGPU(t *testing.T) {
@@ -91,7 +66,7 @@ func TestVerdictOfAGPU(t *testing.T) {
 }
 
 // TestVerdictOfANode checks the verdict on a host by its own findings, and for
-// a host without a GPU.
+// a host without a GPU. The faults of a workload or a tenant do not affect it.
 func TestVerdictOfANode(t *testing.T) {
 	t.Parallel()
 	gpus := []Health{{GPU: "0", UUID: "GPU-0"}}
@@ -130,6 +105,14 @@ func TestVerdictOfANode(t *testing.T) {
 		if c.v.Status != c.want || c.v.Reason != c.reason {
 			t.Errorf("%s: %v, %q; want %v, %q", name, c.v.Status, c.v.Reason, c.want, c.reason)
 		}
+	}
+	for e, want := range map[incident.Entity]incident.State{gpu: incident.Unhealthy,
+		{GPU: "0", UUID: "GPU-0", Link: "3"}: incident.Unhealthy, {GPU: "0", UUID: "GPU-0", Workload: "pod:a"}: incident.OK,
+		{GPU: "0", UUID: "GPU-0", Tenant: "a"}: incident.OK} {
+		v := Verdict{GPUs: []Health{{GPU: "0", UUID: "GPU-0"}},
+			Findings: []Finding{{Entity: e, Severity: incident.Critical, State: incident.Unhealthy}}}
+		v.sum()
+		fixture.Equal(t, v.Status, want, "a fault of %v: the node is", e)
 	}
 	drained := func(v float64) []collectors.Sample {
 		return []collectors.Sample{{Metric: collectors.Drained, Value: v}}
