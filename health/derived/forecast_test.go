@@ -220,25 +220,6 @@ func TestLinkComparedWithSiblings(t *testing.T) {
 	fixture.Equal(t, r.get(PeerZScore, 1, "nvlink_errors"), 0, "all links of a sibling")
 }
 
-func TestBurstOfErrorsIsNotABadLink(t *testing.T) {
-	t.Parallel()
-	r := newRig(4)
-	r.step(11*time.Minute, func() {
-		r.extra = []collectors.Sample{}
-		for _, g := range r.gpus {
-			r.extra = append(r.extra, linkSamples(g, 8, 0, 0)...)
-		}
-	})
-	r.extra[1].Value = 1e6
-	worst := 0.0
-	r.step(15*time.Minute, func() {
-		if r.last != nil {
-			worst = max(worst, r.get(PeerLinkZScore, 0, "0", "errors"), r.get(PeerZScore, 0, "nvlink_errors"))
-		}
-	})
-	fixture.Equal(t, worst, 0, "a minute with a million errors scores")
-}
-
 func TestLinksToOtherEndsAreNotSiblings(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)

@@ -9,36 +9,6 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// A board's place is known after ten minutes at a power. A fault does not
-// become normal within a day.
-func TestPlaceIsLearnedSlowly(t *testing.T) {
-	t.Parallel()
-	p := place{}
-	for range knownAfter - 1 {
-		p.learn(600, 60)
-	}
-	if v := p.usual(600); usable(v) {
-		t.Errorf("known before ten minutes: %g", v)
-	}
-	for range placeDay {
-		p.learn(600, 60)
-	}
-	fixture.Equal(t, p.usual(630), 60, "at about the same power")
-	if v := p.usual(300); usable(v) {
-		t.Errorf("at half the power %g, and nothing is known of that", v)
-	}
-	for range placeDay {
-		p.learn(600, 76)
-	}
-	if v := p.usual(600); far(v, 62, .01) {
-		t.Errorf("after a day of 16 degrees more: %g, want two degrees more", v)
-	}
-	if got := (place{3: nil, 4: {Celsius: math.Inf(1), Minutes: 20}, 5: {Celsius: 50, Minutes: -1},
-		6: {Celsius: 50, Minutes: 20}}).valid(); len(got) != 1 || got[6] == nil {
-		t.Errorf("valid: %v", got)
-	}
-}
-
 // A rise of all GPUs is the air's and does not count. A rise of one GPU counts.
 // A restart keeps all places.
 func TestRiseIsRelativeToOtherGPUs(t *testing.T) {
@@ -159,6 +129,10 @@ func TestPlaceIsBounded(t *testing.T) {
 		fixture.Equal(t, w.Minutes > placeDay || step == 0, false, "step %d: %+v", step, *w)
 	}
 	fixture.Equal(t, len(good), mostPowers, "valid powers")
+	if got := (place{3: nil, 4: {Celsius: math.Inf(1), Minutes: 20}, 5: {Celsius: 50, Minutes: -1},
+		6: {Celsius: 50, Minutes: 20}}).valid(); len(got) != 1 || got[6] == nil {
+		t.Errorf("valid: %v", got)
+	}
 }
 
 // TestPlaceLearnsFromSteadyMinutes checks how steady the power must be, and
