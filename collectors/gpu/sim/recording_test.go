@@ -38,24 +38,6 @@ func recorded(t *testing.T, load string) (*Host, *device) {
 // near reports whether two numbers differ by at most a distance.
 func near(a, b, distance float64) bool { return math.Abs(a-b) <= distance }
 
-// pair combines a call's two values into one.
-func pair[A, B any](a A, b B, ret nvml.Return) (any, nvml.Return) { return []any{a, b}, ret }
-
-// one hides the type of a return value.
-func one[A any](a A, ret nvml.Return) (any, nvml.Return) { return a, ret }
-
-// fabricV2 is the version of the structure that the recording has.
-func fabricV2(i nvml.GpuFabricInfo_v3, ret nvml.Return) (v2 nvml.GpuFabricInfo_v2, _ nvml.Return) {
-	v2 = nvml.GpuFabricInfo_v2{ClusterUuid: i.ClusterUuid, Status: i.Status, CliqueId: i.CliqueId, State: i.State,
-		HealthMask: i.HealthMask}
-	v2.Version = nvml.STRUCT_VERSION(v2, 2)
-	return v2, ret
-}
-
-func counted(kind nvml.ValueType, all []nvml.Sample, ret nvml.Return) (any, nvml.Return) {
-	return []int{int(kind), len(all)}, ret
-}
-
 // same compares two values by their JSON.
 func same(t *testing.T, what string, got, recorded any, distance float64) {
 	t.Helper()
@@ -91,13 +73,13 @@ func TestCallsAsRecorded(t *testing.T) {
 	for column, load := range map[int]string{6: "idle", 7: "full"} {
 		bubble(t, func(t *testing.T) {
 			_, d := recorded(t, load)
-			for name, c := range recordedCalls {
+			for name, call := range recordedCalls {
 				row, ok := rows[name]
 				if !ok {
 					t.Errorf("no recording of %s", name)
 					continue
 				}
-				v, ret := c.call(d)
+				v, ret := call(d)
 				want(t, load+" "+name, ret, words[row[1]])
 				var got, wanted any
 				if ret != nvml.SUCCESS || json.Unmarshal([]byte(row[column]), &wanted) != nil {
@@ -105,11 +87,7 @@ func TestCallsAsRecorded(t *testing.T) {
 				}
 				text := fixture.Value(json.Marshal(v))(t)
 				fixture.Must(t, json.Unmarshal(text, &got))
-				distance := c.idle
-				if load == "full" {
-					distance = c.loaded
-				}
-				same(t, load+" "+name, got, wanted, distance)
+				same(t, load+" "+name, got, wanted, callTolerances[load][name])
 			}
 		})
 	}

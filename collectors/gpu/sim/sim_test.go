@@ -166,8 +166,8 @@ func observe(t *testing.T, h *Host, index int) string {
 	add("host", n, ret)
 	if handle, ret := h.DeviceGetHandleByIndex(index); ret == nvml.SUCCESS {
 		d := handle.(*device)
-		for name, c := range recordedCalls {
-			v, ret := c.call(d)
+		for name, call := range recordedCalls {
+			v, ret := call(d)
 			add(name, v, ret)
 		}
 		var values []nvml.FieldValue
