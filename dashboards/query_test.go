@@ -103,8 +103,7 @@ func launch(t *testing.T, url string, cmd *exec.Cmd) {
 // startAgent builds the agent, starts it on the simulated host, and returns its address.
 func startAgent(t *testing.T) string {
 	t.Helper()
-	dir := fixture.Value(os.MkdirTemp("", "dash"))(t) // t.TempDir's names are too long for a socket
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := fixture.ShortDir(t)
 	program, config, address := filepath.Join(dir, "gpusteward"), filepath.Join(dir, "config.yml"), fixture.FreeAddress(t)
 	if out, err := exec.Command("go", "build", "-o", program, "..").CombinedOutput(); err != nil {
 		t.Fatalf("build the agent: %v\n%s", err, out)

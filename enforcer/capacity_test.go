@@ -105,8 +105,7 @@ func (s *speaker) take(bytes uint64) uint64 {
 // the card is reserved for an absent tenant.
 func shared(t *testing.T) (e *enforcer.Enforcer, socket string) {
 	t.Helper()
-	dir := fixture.Value(os.MkdirTemp("", "capacity"))(t) // t.TempDir's names are too long for a socket
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := fixture.ShortDir(t)
 	kept := none
 	kept.Reserved = 40 * gib
 	rule := func(name string, q policy.Quota) policy.Rule {

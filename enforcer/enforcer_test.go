@@ -191,8 +191,7 @@ func prepared(t *testing.T) *governed {
 	g := &governed{host: stub(t), t: t, tick: tick, pids: map[int]string{}, groups: map[string]string{},
 		copies: map[string]string{}}
 	g.proc = fixture.Value(kernel.ProcFS("/proc"))(t)
-	g.dir = fixture.Value(os.MkdirTemp("", "enforce"))(t)
-	t.Cleanup(func() { os.RemoveAll(g.dir) })
+	g.dir = fixture.ShortDir(t)
 	g.socket = filepath.Join(g.dir, "broker.sock")
 	g.hook = []string{"LD_PRELOAD=" + fixture.Given(t, "GS_HOOK", "hook/build/libgpusteward.so"),
 		"GPUSTEWARD_SOCKET=" + g.socket}

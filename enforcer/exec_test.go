@@ -59,13 +59,8 @@ func (o onlyTenant) Tenant(_ broker.Facts, wished string) (string, error) {
 func (o onlyTenant) Quota(string, string) broker.Quota { return broker.Quota{} }
 func (o onlyTenant) Tenants() []string                 { return []string{string(o)} }
 
-// socketOf returns a path that is short enough for a socket.
-func socketOf(t *testing.T) string {
-	t.Helper()
-	dir := fixture.Value(os.MkdirTemp("", "gs"))(t)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return filepath.Join(dir, "s")
-}
+// socketOf returns a path for a socket.
+func socketOf(t *testing.T) string { return filepath.Join(fixture.ShortDir(t), "s") }
 
 // brokerOf starts a broker of one tenant, and returns it with its socket.
 func brokerOf(t *testing.T, tenant string) (b *broker.Broker, socket string) {

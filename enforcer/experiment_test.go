@@ -52,8 +52,7 @@ func startBrokerIn(t *testing.T, env []string, socket string, tenants ...terms) 
 // govern starts the broker of a host.
 func (h *host) govern(t *testing.T, tenants ...terms) {
 	t.Helper()
-	dir := fixture.Value(os.MkdirTemp("", "share"))(t) // t.TempDir's names are too long for a socket
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := fixture.ShortDir(t)
 	h.socket = filepath.Join(dir, "broker.sock")
 	h.broker = startBrokerIn(t, h.driver, h.socket, tenants...)
 	h.hook = []string{"LD_PRELOAD=" + fixture.Given(t, "GS_HOOK", "hook/build/libgpusteward.so"),

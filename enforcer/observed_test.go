@@ -74,8 +74,7 @@ func (busyHost) Rates(string) (link, memory float64, ok bool)      { return 0, 0
 // watching returns an enforcer of the host that asks NCCL at the address.
 func watching(t *testing.T, address string, simulated bool) *Enforcer {
 	t.Helper()
-	dir := fixture.Value(os.MkdirTemp("", "nccl"))(t) // t.TempDir's names are too long for a socket
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := fixture.ShortDir(t)
 	all := policy.Quota{Limit: 1, Bandwidth: 1}
 	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: all}}
 	e, err := New(Options{Policy: policy.New(table, policy.HostView{}, nil), Dir: dir, Host: busyHost{}, NCCL: address, Trusted: []string{"2.28"},

@@ -106,8 +106,7 @@ func TestRegions(t *testing.T) {
 	root := t.TempDir()
 	for _, path := range []string{uid + "_main/a.cache", uid + "_main/vgpu.lock", "nothing/a.cache"} {
 		path = filepath.Join(root, "containers", path)
-		os.MkdirAll(filepath.Dir(path), 0o755)
-		os.WriteFile(path, nil, 0o600)
+		fixture.Rewrite(t, path, "")
 	}
 	want := []RegionFile{{filepath.Join(root, "containers", uid+"_main", "a.cache"), uid, "main"}}
 	if got := Regions(root); !reflect.DeepEqual(got, want) {

@@ -100,8 +100,7 @@ type fakeBroker struct {
 
 func brokerThat(t *testing.T, answer func(c *net.UnixConn, h wire.Header) error) *fakeBroker {
 	t.Helper()
-	dir := fixture.Value(os.MkdirTemp("", "broker"))(t) // t.TempDir's names are too long for a socket
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := fixture.ShortDir(t)
 	b := &fakeBroker{socket: filepath.Join(dir, "s"), accepted: make(chan struct{}, 16)}
 	l := fixture.Value(net.Listen("unixpacket", b.socket))(t)
 	t.Cleanup(func() { l.Close() })

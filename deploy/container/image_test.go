@@ -46,11 +46,6 @@ func run(t *testing.T, dir string, command ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	fixture.Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)))
-}
-
 // standIn builds a replacement for gcr.io/distroless/base-debian12:nonroot: for amd64 from the same
 // packages; for arm64 only its configuration, because no container is run there.
 func standIn(t *testing.T) string {
@@ -72,15 +67,15 @@ func standIn(t *testing.T) string {
 	for _, deb := range debs {
 		run(t, dir, "dpkg-deb", "-x", deb, root)
 	}
-	write(t, filepath.Join(root, "etc/passwd"), "root:x:0:0:root:/root:/sbin/nologin\n"+
+	fixture.Rewrite(t, filepath.Join(root, "etc/passwd"), "root:x:0:0:root:/root:/sbin/nologin\n"+
 		"nobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\n"+
 		"nonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n")
-	write(t, filepath.Join(root, "etc/group"), "root:x:0:\nnobody:x:65534:\ntty:x:5:\nstaff:x:50:\nnonroot:x:65532:\n")
+	fixture.Rewrite(t, filepath.Join(root, "etc/group"), "root:x:0:\nnobody:x:65534:\ntty:x:5:\nstaff:x:50:\nnonroot:x:65532:\n")
 	run(t, root, "sh", "-c", "mkdir -p etc/ssl/certs home/nonroot && "+
 		"cat usr/share/ca-certificates/mozilla/*.crt >etc/ssl/certs/ca-certificates.crt && "+
 		"chown 65532:65532 home/nonroot")
-	write(t, filepath.Join(dir, "root-arm64/etc/passwd"), "nonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n")
-	write(t, filepath.Join(dir, "Dockerfile"), "FROM scratch\nARG TARGETARCH\nCOPY root-${TARGETARCH}/ /\n"+
+	fixture.Rewrite(t, filepath.Join(dir, "root-arm64/etc/passwd"), "nonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n")
+	fixture.Rewrite(t, filepath.Join(dir, "Dockerfile"), "FROM scratch\nARG TARGETARCH\nCOPY root-${TARGETARCH}/ /\n"+
 		"ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "+
 		"SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt\nUSER 65532\nWORKDIR /home/nonroot\n")
 	const name = "localhost/base-debian12:nonroot"
@@ -202,7 +197,7 @@ func (c container) command(t *testing.T, name string, args ...string) *exec.Cmd 
 	}
 	text := fixture.Value(json.Marshal(spec))(t)
 	bundle := t.TempDir()
-	write(t, filepath.Join(bundle, "config.json"), string(text))
+	fixture.Rewrite(t, filepath.Join(bundle, "config.json"), string(text))
 	return exec.Command("runc", "--root", runcRoot, "run", "--bundle", bundle, name)
 }
 
@@ -322,7 +317,7 @@ func onArm64(t *testing.T, archive string) {
 
 func TestImage(t *testing.T) {
 	store := t.TempDir()
-	write(t, filepath.Join(store, "storage.conf"),
+	fixture.Rewrite(t, filepath.Join(store, "storage.conf"),
 		fmt.Sprintf("[storage]\ndriver = \"vfs\"\ngraphroot = %q\nrunroot = %q\n",
 			filepath.Join(store, "graph"), filepath.Join(store, "run")))
 	t.Setenv("CONTAINERS_STORAGE_CONF", filepath.Join(store, "storage.conf"))
@@ -440,7 +435,7 @@ func TestImage(t *testing.T) {
 	t.Run("brokers", func(t *testing.T) {
 		host := t.TempDir()
 		in := func(path string) string { return filepath.Join(host, path) }
-		write(t, in("etc/gpusteward.yml"), "enforcer: {enabled: true}\n")
+		fixture.Rewrite(t, in("etc/gpusteward.yml"), "enforcer: {enabled: true}\n")
 		fixture.Must(t, errors.Join(
 			os.Chmod(host, 0o755),
 			os.MkdirAll(in("run/broker"), 0o755),

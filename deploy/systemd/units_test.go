@@ -209,8 +209,7 @@ type root struct {
 func newRoot(t *testing.T) root {
 	t.Helper()
 	needs(t, "systemd-sysusers", "systemd-tmpfiles", "setpriv")
-	dir := fixture.Value(os.MkdirTemp("", "gs"))(t) // t.TempDir's names are too long for a socket
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := fixture.ShortDir(t)
 	fixture.Must(t, os.Chmod(dir, 0o755))
 	r := root{t: t, dir: dir}
 	for from, to := range map[string]string{

@@ -47,8 +47,7 @@ func (d *daemon) path(name string) string { return filepath.Join(d.dir, name) }
 
 func (d *daemon) set(name, contents string) {
 	d.t.Helper()
-	fixture.Must(d.t, os.MkdirAll(filepath.Dir(d.path(name)), 0o755))
-	fixture.Must(d.t, os.WriteFile(d.path(name), []byte(contents), 0o644))
+	fixture.Rewrite(d.t, d.path(name), contents)
 }
 
 func (d *daemon) content(name string) string {

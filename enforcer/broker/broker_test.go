@@ -234,7 +234,7 @@ func TestUngoverned(t *testing.T) {
 // Each session counts once, and the log has one line.
 func TestUngovernedLoud(t *testing.T) {
 	t.Parallel()
-	var said log
+	var said fixture.Transcript
 	b := start(t, Options{Known: func(uuid string) bool { return !strings.HasSuffix(uuid, "02") },
 		Logger: slog.New(slog.NewTextHandler(&said, nil))}, nil)
 	dial(t, b, "a", 1)

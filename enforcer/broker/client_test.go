@@ -9,8 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -52,24 +50,6 @@ func (b book) Tenants() []string { return slices.Collect(maps.Keys(b.quotas)) }
 
 // everybody returns a book with one quota for all tenants.
 func everybody(q Quota) book { return book{quotas: map[string]Quota{"": q}} }
-
-// A log records the broker's messages.
-type log struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
 
 // start runs a broker until the test ends; change may be nil.
 func start(tb testing.TB, o Options, change func(*Broker)) *Broker {
@@ -124,14 +104,8 @@ func (b *Broker) clockThatJumps() (jump func(by time.Duration)) {
 	return func(by time.Duration) { ahead.Add(int64(by)) }
 }
 
-// socket returns a path that is short enough for a socket.
-func socket(tb testing.TB) string {
-	tb.Helper()
-	dir, err := os.MkdirTemp("", "gs")
-	fixture.Must(tb, err)
-	tb.Cleanup(func() { os.RemoveAll(dir) })
-	return filepath.Join(dir, "s")
-}
+// socket returns a path for a socket.
+func socket(tb testing.TB) string { return filepath.Join(fixture.ShortDir(tb), "s") }
 
 // A client speaks to a broker as the hook does.
 type client struct {
@@ -421,16 +395,7 @@ func (p place) runs() bool { return p.page.Turn(p.slot).Mode == wire.ModeRun }
 // eventually polls a condition that no event announces.
 func eventually(tb testing.TB, what string, is func() bool) time.Duration {
 	tb.Helper()
-	began := time.Now()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		if time.Since(began) > patience {
-			tb.Fatalf("never: %s", what)
-		}
-		<-tick.C
-	}
-	return time.Since(began)
+	return fixture.Until(tb, patience, what, is)
 }
 
 // tenant returns a tenant's statistics on its only GPU.

@@ -513,11 +513,9 @@ func (r *rank) scheduled(ran, waited int64) {
 
 // pressures writes the host's pressure, in percent.
 func (h *host) pressures(cpu, io, memory float64) {
-	dir := filepath.Join(h.Observer.Procfs, "pressure")
-	_ = os.MkdirAll(dir, 0o755)
 	for name, v := range map[string]float64{"cpu": cpu, "io": io, "memory": memory} {
-		text := fmt.Appendf(nil, "some avg10=%.2f avg60=0.00 avg300=0.00 total=0\n", v)
-		fixture.Must(h.t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
+		fixture.Rewrite(h.t, filepath.Join(h.Observer.Procfs, "pressure", name),
+			fmt.Sprintf("some avg10=%.2f avg60=0.00 avg300=0.00 total=0\n", v))
 	}
 }
 

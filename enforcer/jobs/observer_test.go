@@ -73,11 +73,9 @@ type rank struct {
 // proc writes what procfs shows of the process: its state, and how many ticks
 // it has used.
 func (r *rank) proc(state byte, ticks int) {
-	dir := filepath.Join(r.h.Observer.Procfs, fmt.Sprint(r.pid))
-	fixture.Must(r.h.t, os.MkdirAll(filepath.Join(dir, "task"), 0o755))
 	r.ticks += ticks
-	stat := fmt.Sprintf("%d (python) %c 1 1 1 0 -1 0 0 0 0 0 %d 0 0 0 20 0 1 0 100\n", r.pid, state, r.ticks)
-	fixture.Must(r.h.t, os.WriteFile(filepath.Join(dir, "stat"), []byte(stat), 0o600))
+	fixture.Rewrite(r.h.t, filepath.Join(r.h.Observer.Procfs, fmt.Sprint(r.pid), "stat"),
+		fmt.Sprintf("%d (python) %c 1 1 1 0 -1 0 0 0 0 0 %d 0 0 0 20 0 1 0 100\n", r.pid, state, r.ticks))
 }
 
 func (r *rank) put64(at int, v uint64) { binary.NativeEndian.PutUint64(r.trace[at:], v) }
@@ -434,7 +432,7 @@ func TestAHangIsToldWithItsPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t, 2)
 			fifo := filepath.Join(h.Observer.Procfs, "1001/task/1001/stat")
-			fixture.Must(t, errors.Join(os.Mkdir(filepath.Dir(fifo), 0o755), syscall.Mkfifo(fifo, 0o600),
+			fixture.Must(t, errors.Join(os.MkdirAll(filepath.Dir(fifo), 0o755), syscall.Mkfifo(fifo, 0o600),
 				os.Symlink(fmt.Sprint(os.Getpid()), filepath.Join(h.Observer.Procfs, "self"))))
 			held := fixture.Value(os.OpenFile(fifo, os.O_RDWR, 0))(t)
 			defer held.Close() // who reads it ends then

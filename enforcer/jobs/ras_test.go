@@ -103,9 +103,7 @@ func (j *unhookedJob) open(rank, fd int, target string) {
 }
 
 func (j *unhookedJob) file(name, text string) {
-	name = filepath.Join(j.Observer.Procfs, name)
-	fixture.Must(j.t, os.MkdirAll(filepath.Dir(name), 0o755))
-	fixture.Must(j.t, os.WriteFile(name, []byte(text), 0o600))
+	fixture.Rewrite(j.t, filepath.Join(j.Observer.Procfs, name), text)
 }
 
 // run lets some seconds pass, and returns the hangs at their end.

@@ -618,8 +618,7 @@ func (m *actor) proc() {
 			continue
 		}
 		m.files[file] = text
-		_ = os.MkdirAll(filepath.Dir(file), 0o755)
-		fixture.Must(m.w.h.t, os.WriteFile(file, []byte(text), 0o600))
+		fixture.Rewrite(m.w.h.t, file, text)
 	}
 }
 

@@ -111,13 +111,7 @@ const patience, ending = 3 * time.Minute, time.Minute
 // eventually waits until cond holds.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	until(t, patience, what, cond)
-}
-
-// until waits until cond holds, for so long, and returns how long it took.
-func until(t *testing.T, limit time.Duration, what string, cond func() bool) time.Duration {
-	t.Helper()
-	return fixture.Until(t, limit, what, cond)
+	fixture.Until(t, patience, what, cond)
 }
 
 // A transcript is the output of a program.
@@ -156,14 +150,6 @@ func ownDirectories(t *testing.T, args []string) []string {
 		}
 	}
 	return own
-}
-
-// shortDirectory returns a directory for sockets, for which the names of t.TempDir are too long.
-func shortDirectory(t *testing.T) string {
-	t.Helper()
-	dir := fixture.Value(os.MkdirTemp("", "gs"))(t)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
 }
 
 // socketOf returns a copy of a listener's descriptor until the test ends.

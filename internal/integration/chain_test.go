@@ -25,7 +25,7 @@ const farther = 80 * time.Second
 // within waits until cond holds, for as long as the chain may take.
 func within(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	until(t, farther, what, cond)
+	fixture.Until(t, farther, what, cond)
 }
 
 // A chain is an agent, Prometheus, Alertmanager and the receiver of its messages.

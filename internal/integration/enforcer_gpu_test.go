@@ -201,16 +201,16 @@ func (m *measured) evades(hooked []string, bench string, third *job) {
 	both := m.workers(hooked, bench, "eager", 100)
 	guaranteed, greedy := both[0], both[1]
 	goesOn := func(j *job) bool { return j.since() < 500*time.Millisecond }
-	until(t, 20*time.Second, "both work", func() bool { return goesOn(guaranteed) && goesOn(greedy) })
+	fixture.Until(t, 20*time.Second, "both work", func() bool { return goesOn(guaranteed) && goesOn(greedy) })
 	began := time.Now()
 	evader := m.job("gpst-greedy.service", "python3", "-c", light)
 	on := func() bool { // the driver lists it once it has a context
 		out, _ := exec.Command("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader").Output()
 		return slices.Contains(strings.Fields(string(out)), fmt.Sprint(evader.Cmd.Process.Pid))
 	}
-	until(t, time.Minute, "the evader is on the GPU", on)
+	fixture.Until(t, time.Minute, "the evader is on the GPU", on)
 	listed := time.Now()
-	until(t, 10*time.Second, "it is reported", func() bool {
+	fixture.Until(t, 10*time.Second, "it is reported", func() bool {
 		n, _ := m.value("nvgpu_unhooked_processes", `tenant="greedy"`, `gpst-greedy.service`)
 		return n >= 1
 	})
@@ -224,17 +224,17 @@ func (m *measured) evades(hooked []string, bench string, third *job) {
 			return v == 1
 		}
 	}
-	fmt.Printf("paused %v after it was reported\n", until(t, 2*time.Minute, "the workload is paused", level("pause")).
+	fmt.Printf("paused %v after it was reported\n", fixture.Until(t, 2*time.Minute, "the workload is paused", level("pause")).
 		Truncate(time.Millisecond))
-	until(t, 5*time.Second, "both of its processes stand still",
+	fixture.Until(t, 5*time.Second, "both of its processes stand still",
 		func() bool { return greedy.since() > time.Second && evader.since() > time.Second })
 	if !goesOn(guaranteed) || !goesOn(third) {
 		t.Error("the guaranteed tenant or the ungoverned process does not go on")
 	}
-	fmt.Printf("it went on %v later\n", until(t, 30*time.Second, "the workload goes on",
+	fmt.Printf("it went on %v later\n", fixture.Until(t, 30*time.Second, "the workload goes on",
 		func() bool { return goesOn(greedy) && goesOn(evader) }).Truncate(time.Millisecond))
 	evader.end()
-	until(t, time.Minute, "it is at observe again", func() bool {
+	fixture.Until(t, time.Minute, "it is at observe again", func() bool {
 		v, known := m.value("nvgpu_quota_rung", `tenant="greedy"`, `rung="observe"`)
 		return v == 1 || !known
 	})

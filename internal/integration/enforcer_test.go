@@ -78,7 +78,7 @@ func (h hooked) answered(want wire.Type) (wire.Header, []byte) {
 // applies another table without dropping a session.
 func TestAgentShares(t *testing.T) {
 	t.Parallel()
-	dir := shortDirectory(t)
+	dir := fixture.ShortDir(t)
 	socket := filepath.Join(dir, "broker/broker.sock")
 	config := func(memory string) string {
 		return fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, select: [{users: [%d]}], "+
@@ -223,7 +223,7 @@ func TestExecCommand(t *testing.T) {
 // TestSuspendCommands have orders of the command line reach the enforcer.
 func TestSuspendCommands(t *testing.T) {
 	t.Parallel()
-	runtime := shortDirectory(t)
+	runtime := fixture.ShortDir(t)
 	dir := "--runtime.dir=" + runtime
 	a := start(t, "--demo", "--config.file="+fixture.Config(t, "enforcer: {enabled: true}\n"), dir).ready()
 	eventually(t, "the enforcer takes orders", func() bool { // the socket is there before it listens

@@ -54,7 +54,6 @@ func (f fakeDriver) path(name string) string { return filepath.Join(f.dir, name)
 func (f fakeDriver) set(name, contents string) {
 	f.t.Helper()
 	path := f.path(name)
-	fixture.Must(f.t, os.MkdirAll(filepath.Dir(path), 0o755))
 	fixture.Rewrite(f.t, path+".next", contents)
 	fixture.Must(f.t, os.Rename(path+".next", path))
 }

@@ -205,7 +205,7 @@ func TestGPUIsHealthy(t *testing.T) {
 	load.Stderr = os.Stderr
 	fixture.Must(t, load.Start())
 	t.Cleanup(func() { load.Process.Kill(); load.Wait() })
-	until(t, time.Minute, "the GPU is busy", func() bool {
+	fixture.Until(t, time.Minute, "the GPU is busy", func() bool {
 		v, _ := m.value("nvgpu_utilization_ratio", `engine="gpu",gpu="0"`)
 		return v == 1
 	})

@@ -48,8 +48,7 @@ func newJobHost(t *testing.T, gpus int, needs ...string) *jobHost {
 	t.Helper()
 	installed(t, append(needs, "prometheus-alertmanager")...)
 	fixture.Must(t, fixture.MakeHook("enforcer/hook", "all", "stub"))
-	dir := fixture.Value(os.MkdirTemp("", "job"))(t) // t.TempDir's names are too long for a socket
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := fixture.ShortDir(t)
 	f := newDriver(t)
 	f.has(gpus)
 	for i := range gpus {
@@ -264,7 +263,7 @@ func TestChainOfManyRanks(t *testing.T) {
 	stepped := func(r rank) int64 { return append(r.says("step"), 0, 0)[1] }
 	within(t, "they train", func() bool { return stepped(all[0]) > 0 })
 	began, cpu := time.Now(), statOf(t, h.agent.pid).CPUTime()
-	until(t, *jobWell*4+farther, "the job comes to its fault", func() bool {
+	fixture.Until(t, *jobWell*4+farther, "the job comes to its fault", func() bool {
 		if alerts := h.alerts("JobHang"); len(alerts) > 0 {
 			t.Fatalf("a job that is well hangs: %v", alerts)
 		}
@@ -323,7 +322,7 @@ scrape_configs: [{job_name: gpusteward, static_configs: [{targets: [%q]}]}]
 	startServer(t, "prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"),
 		"--storage.tsdb.path="+filepath.Join(dir, "data"))
 	var alerts map[string]known
-	until(t, 3*farther, "a straggler is named", func() bool {
+	fixture.Until(t, 3*farther, "a straggler is named", func() bool {
 		alerts = h.alerts("JobStraggler")
 		return len(alerts) > 0
 	})

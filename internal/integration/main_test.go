@@ -168,7 +168,7 @@ func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
 // TestDump writes the metrics for node_exporter's textfile collector, whole, and leaves no old ones.
 func TestDump(t *testing.T) {
 	t.Parallel()
-	root := shortDirectory(t)
+	root := fixture.ShortDir(t)
 	dir, file := "--runtime.dir="+root, filepath.Join(root, "textfile", "gpusteward.prom")
 	dump := func(args ...string) (int, string, string) {
 		return gpusteward(t, append([]string{dir, "dump"}, args...)...)

@@ -32,8 +32,7 @@ func TestGPUUnprivileged(t *testing.T) {
 		t.Skip("needs root, to be somebody else")
 	}
 	text := content(t, binary(t))
-	dir := fixture.Value(os.MkdirTemp("", "unprivileged"))(t)
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := fixture.ShortDir(t)
 	program := filepath.Join(dir, "gpusteward")
 	fixture.Program(t, program, text)
 	own := []string{filepath.Join(dir, "state"), filepath.Join(dir, "run")}

@@ -100,7 +100,7 @@ func TestReloadOfThePage(t *testing.T) {
 // while it runs, counts bad ones, and keeps nothing of deleted tenants.
 func TestAgentTakesTenantFiles(t *testing.T) {
 	t.Parallel()
-	dir := shortDirectory(t)
+	dir := fixture.ShortDir(t)
 	drops := t.TempDir()
 	put := func(name, text string) {
 		t.Helper()

@@ -49,7 +49,7 @@ func TestRoles(t *testing.T) {
 // divided starts an enforcer and an observer that sees it, and returns the broker's socket.
 func divided(t *testing.T, config string) (enforcer, observer *agent, socket string) {
 	t.Helper()
-	dir := shortDirectory(t)
+	dir := fixture.ShortDir(t)
 	flags := []string{"--demo=testdata/scenario/two.yml", "--config.file=" + fixture.Config(t, config),
 		"--runtime.dir=" + dir}
 	enforcer = spawn(t, nil, append(flags, "--role=enforce")...)
@@ -161,7 +161,7 @@ func asks(t *testing.T, socket string) (answered func()) {
 // broker runs, or while it restarts, is answered, and the file stays the same.
 func TestBrokerUsesSystemdsSocket(t *testing.T) {
 	t.Parallel()
-	dir := shortDirectory(t)
+	dir := fixture.ShortDir(t)
 	socket := filepath.Join(dir, "broker/broker.sock")
 	fixture.Must(t, os.Mkdir(filepath.Dir(socket), 0o755))
 	l := fixture.Value(net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"}))(t)
@@ -248,7 +248,7 @@ func TestFullRuntimeDirectory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := shortDirectory(t)
+			dir := fixture.ShortDir(t)
 			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, c.limit); err != nil {
 				t.Skipf("NOT TESTED: %v", err)
 			}

@@ -273,7 +273,6 @@ func TestTheTenantOfASLUID(t *testing.T) {
 			fmt.Sprintf("proc/%d/stat", pid):    fmt.Sprintf("%d (x) S", pid) + strings.Repeat(" 0", 50) + "\n",
 			fmt.Sprintf("proc/%d/status", pid):  fmt.Sprintf("Name:\tx\nUid:\t%d\t%[1]d\t%[1]d\t%[1]d\n", c.uid),
 			fmt.Sprintf("proc/%d/environ", pid): "SLURM_JOB_ID=4712\x00", fmt.Sprintf("proc/%d/cmdline", pid): c.title} {
-			fixture.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755))
 			fixture.Rewrite(t, filepath.Join(dir, file), text)
 		}
 	}
@@ -368,7 +367,7 @@ func TestEpilogRemovesStaleRecords(t *testing.T) {
 func TestTaskPrologPreloadsTheHook(t *testing.T) {
 	t.Parallel()
 	s := newSlurmd(t)
-	dir := shortDirectory(t)
+	dir := fixture.ShortDir(t)
 	library, socket := filepath.Join(dir, "libgpusteward.so"), filepath.Join(dir, "broker.sock")
 	env := func(more ...string) []string {
 		return append([]string{"GPUSTEWARD_LIBRARY=" + library, "GPUSTEWARD_SOCKET=" + socket}, more...)

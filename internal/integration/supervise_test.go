@@ -23,7 +23,7 @@ type manager struct {
 
 func newManager(t *testing.T) *manager {
 	t.Helper()
-	dir := shortDirectory(t)
+	dir := fixture.ShortDir(t)
 	m := &manager{path: filepath.Join(dir, "s")}
 	socket := fixture.Value(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: m.path, Net: "unixgram"}))(t)
 	var running sync.WaitGroup

@@ -87,7 +87,7 @@ func TestGPUWorkloads(t *testing.T) {
 	m := startMeasured(t, binary(t))
 	pids := map[string]int{"unit:gpst-a.service": m.tenant("gpst-a.service", "1", "1"),
 		"unit:gpst-b.service": m.tenant("gpst-b.service", "0.3", "3")}
-	until(t, 30*time.Second, "both tenants are seen using the GPU", func() bool {
+	fixture.Until(t, 30*time.Second, "both tenants are seen using the GPU", func() bool {
 		a, _ := m.value("nvgpu_workload_sm_seconds_total", "gpst-a")
 		b, _ := m.value("nvgpu_workload_sm_seconds_total", "gpst-b")
 		return a > 0 && b > 0
@@ -174,12 +174,12 @@ func (m *measured) drains(pids map[string]int) {
 	}
 	with, drained := held(), control("drain")
 	without := held()
-	until(m.t, 10*time.Second, "nothing is said of GPUs", func() bool {
+	fixture.Until(m.t, 10*time.Second, "nothing is said of GPUs", func() bool {
 		_, shown := m.value("nvgpu_up", `gpu="0"`)
 		return !shown
 	})
 	resumed := control("resume")
-	back := until(m.t, 10*time.Second, "the GPU is back", func() bool {
+	back := fixture.Until(m.t, 10*time.Second, "the GPU is back", func() bool {
 		up, _ := m.value("nvgpu_up", `gpu="0"`)
 		return up == 1
 	})
@@ -193,7 +193,7 @@ func (m *measured) drains(pids map[string]int) {
 		if err != nil || p.Kill() != nil {
 			m.t.Fatalf("%s cannot be killed", name)
 		}
-		gone := until(m.t, 10*time.Second, name+" has left", func() bool {
+		gone := fixture.Until(m.t, 10*time.Second, name+" has left", func() bool {
 			_, there := m.value("nvgpu_workload_memory_used_bytes", name)
 			return !there
 		})
