@@ -270,15 +270,6 @@ func TestAuditKnowsAProcessByItsStart(t *testing.T) {
 	fixture.Equal(t, w.step().found(), "a/pod:x/GPU-a/unhooked[1000]", "a process that has the PID of one with a session: found")
 }
 
-func TestAuditForks(t *testing.T) {
-	w := newWorld()
-	w.process("a", "pod:x", gpuA)
-	w.run(5)
-	child := w.process("a", "pod:x", gpuA)
-	child.session = false
-	fixture.Equal(t, w.run(3), "a/pod:x/GPU-a/unhooked[1001]", "found")
-}
-
 func TestALostSessionIsLetPassForAWhile(t *testing.T) {
 	w := newWorld()
 	a := w.process("a", "pod:x", gpuA)
@@ -569,22 +560,6 @@ func TestAuditComparesMemory(t *testing.T) {
 		x, y := w.process("a", "pod:x", gpuA), w.process("a", "pod:y", gpuA)
 		c.change(w, x, y)
 		fixture.Equal(t, w.run(excesses+1), c.want, "%s: found", c.name)
-	}
-}
-
-func TestMemoryThatComesAndGoesIsNoLie(t *testing.T) {
-	w := newWorld()
-	a := w.process("a", "pod:x", gpuA)
-	for i := range 200 {
-		a.Memory = gib / 2 // the driver was asked while there was no memory, or before it was freed
-		if i%3 == 1 {
-			a.Memory += 60 * gib
-		}
-		a.committed = 0
-		if i%3 == 0 {
-			a.committed = 60 * gib
-		}
-		fixture.Need(t, w.step().found(), "", "second %d: found", i)
 	}
 }
 

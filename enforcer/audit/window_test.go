@@ -50,7 +50,7 @@ func TestWindowsHaveNoHoles(t *testing.T) {
 }
 
 // TestExcessInEachReading holds that memory exceeds the books only if it did in
-// all of the last readings.
+// all of the last readings, and was not given back since the driver was asked.
 func TestExcessInEachReading(t *testing.T) {
 	for low := range excesses {
 		var p auditedProcess
@@ -70,6 +70,12 @@ func TestExcessInEachReading(t *testing.T) {
 			if got := has(bytes); i >= low && got != 0 {
 				t.Errorf("%d readings after one within the books it is %d bytes above them, want 0", i-low, got)
 			}
+		}
+		p = auditedProcess{}
+		for i := range excesses {
+			p.remember(gib, true)
+			p.remember(0, true)
+			fixture.Equal(t, has(gib), 0, "reading %d of memory that was given back: … bytes above the books", i)
 		}
 	}
 }
