@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"gpusteward/internal/fixture"
 )
@@ -28,19 +27,14 @@ func control(t *testing.T, dir string, actions map[string]Action) (log *fixture.
 	c := &Control{Path: filepath.Join(dir, ControlSocket), Actions: actions, Done: func() {}, Log: slog.New(slog.NewTextHandler(log, nil)),
 		Reads: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "read "+r.URL.Path) })}
 	stop = fixture.Running(t, c.Run)
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		conn, err := net.Dial("unix", filepath.Join(dir, ControlSocket))
+	fixture.Eventually(t, "there is a control socket, or the log says why not", func() bool {
+		conn, err := net.Dial("unix", c.Path)
 		if err == nil {
 			conn.Close()
-			return log, stop
 		}
-		if strings.Contains(log.String(), "no control socket") {
-			return log, stop
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+		return err == nil || strings.Contains(log.String(), "no control socket")
+	})
+	return log, stop
 }
 
 func TestOrdersAreCarriedOutAndLogged(t *testing.T) {
@@ -185,9 +179,9 @@ func TestExistingSockets(t *testing.T) {
 		fixture.Must(t, fixture.Error(Order(t.Context(), filepath.Join(dir, ControlSocket), "drain", nil)))
 	})
 	t.Run("a file", func(t *testing.T) {
-		dir := withSocketDir(t)
+		dir := t.TempDir()
 		file := filepath.Join(dir, ControlSocket)
-		fixture.Must(t, os.WriteFile(file, []byte("kept"), 0o600))
+		fixture.Rewrite(t, file, "kept")
 		log, _ := control(t, dir, drain)
 		if text, err := os.ReadFile(file); err != nil || string(text) != "kept" ||
 			!strings.Contains(log.String(), "is not a socket") {

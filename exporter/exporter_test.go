@@ -141,7 +141,7 @@ func TestProcessMetricsComeFromTheTimer(t *testing.T) {
 			t.Error("a scrape gathered what only the timer may")
 		}
 		s.self.gather()
-		defer runs(t, s.self.run)()
+		fixture.Running(t, s.self.run)
 		synctest.Wait()
 		first := s.self.latest.Load()
 		one, two := request(s, http.MethodGet, "/metrics"), request(s, http.MethodGet, "/metrics")

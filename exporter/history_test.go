@@ -211,7 +211,7 @@ func TestHistoryIsKeptByTheServer(t *testing.T) {
 					Value: float64(n)}}
 			}
 		})
-		defer runs(t, s.live.run)()
+		fixture.Running(t, s.live.run)
 		time.Sleep(20*historyStep + historyStep/2)
 		synctest.Wait()
 		n := asked.Load()

@@ -21,19 +21,6 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// runs starts a part of the server as Run does, until stop.
-func runs(t *testing.T, part func(context.Context) error) (stop func()) {
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if err := part(ctx); err != nil {
-			t.Error(err)
-		}
-	}()
-	return func() { cancel(); <-ended }
-}
-
 // A gate is a Samples that waits until it is opened, and counts its calls.
 type gate struct {
 	opened chan struct{}
@@ -193,7 +180,7 @@ func TestScrapesWithinAnIntervalShareAResponse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, set, gathered := newKept(t)
-		defer runs(t, s.scrapes.run)()
+		fixture.Running(t, s.scrapes.run)
 		for range 100 {
 			wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_devices 0\n")
 		}
@@ -215,7 +202,7 @@ func TestUnreadResponsesAreForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, set, gathered := newKept(t)
-		defer runs(t, s.scrapes.run)()
+		fixture.Running(t, s.scrapes.run)
 		request(s, http.MethodGet, "/metrics")
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
@@ -260,17 +247,9 @@ func newHost(tb testing.TB, name string) *collectors.Host {
 	nv := fixture.Value(sim.New(s, sim.Options{Seed: 1}))(tb)
 	h := collectors.NewHost(collectors.Options{NVML: nv, Config: collectors.DefaultConfig(),
 		Processes: nv.Table(slog.New(slog.DiscardHandler)), Log: slog.New(slog.DiscardHandler)})
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() { defer close(ended); h.Run(ctx) }()
-	tb.Cleanup(func() { nv.Close(); cancel(); <-ended })
-	poll := time.NewTicker(time.Millisecond)
-	defer poll.Stop()
-	for deadline := time.Now().Add(30 * time.Second); h.Ready() != nil; <-poll.C {
-		if time.Now().After(deadline) {
-			tb.Fatal(h.Ready())
-		}
-	}
+	fixture.Running(tb, func(ctx context.Context) error { h.Run(ctx); return nil })
+	tb.Cleanup(nv.Close)
+	fixture.Eventually(tb, "the host is ready", func() bool { return h.Ready() == nil })
 	return h
 }
 

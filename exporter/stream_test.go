@@ -82,7 +82,7 @@ func TestStreamSendsAStateEachSecond(t *testing.T) {
 		s := server(t, func(o *Options) {
 			o.Samples = func() []collectors.Sample { rendered.Add(1); return twoGPUs }
 		})
-		defer runs(t, s.live.run)()
+		fixture.Running(t, s.live.run)
 		synctest.Wait()
 		all := []*watcher{watch(t, s, nil), watch(t, s, nil), watch(t, s, nil)}
 		synctest.Wait()
@@ -119,7 +119,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := server(t, nil)
-		defer runs(t, s.live.run)()
+		fixture.Running(t, s.live.run)
 		var all []*watcher
 		for range maxViewers {
 			all = append(all, watch(t, s, nil))
@@ -146,7 +146,7 @@ func TestSlowViewerIsDropped(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := server(t, nil)
-		defer runs(t, s.live.run)()
+		fixture.Running(t, s.live.run)
 		stuck := make(chan struct{})
 		slow, quick := watch(t, s, stuck), watch(t, s, nil)
 		time.Sleep((viewerBehind + 3) * liveInterval)
@@ -166,7 +166,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // fails if a goroutine stays
 		s := server(t, nil)
-		stop := runs(t, s.live.run)
+		stop := fixture.Running(t, s.live.run)
 		w := watch(t, s, nil)
 		synctest.Wait()
 		stop()
@@ -180,7 +180,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 func TestStreamIsCompressedOnce(t *testing.T) {
 	t.Parallel()
 	s := server(t, nil)
-	stop := runs(t, s.live.run)
+	stop := fixture.Running(t, s.live.run)
 	live := httptest.NewServer(s)
 	defer live.Close()
 	for _, encoding := range []string{"gzip, deflate, br, zstd", "identity", "gzip;q=0"} {
