@@ -50,44 +50,6 @@ func TestHangsBeforeStepsAreKnown(t *testing.T) {
 	}
 }
 
-// TestAProcessThatStartsHasTime lets a rank compute for minutes before its first
-// call, and then sleep.
-func TestAProcessThatStartsHasTime(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, 2)
-	h.step(map[int]func(*rank, int64){0: (*rank).graph, 1: func(r *rank, _ int64) {
-		r.put64(128, 77)
-		r.put32(136, 1)
-		r.put32(140, 2)
-	}})
-	for i := range 500 {
-		h.ranks[1].proc('R', 50)
-		if hangs := h.wait(1); len(hangs) != 0 {
-			t.Fatalf("%d s after it started: %+v", i, hangs)
-		}
-	}
-	h.tells(20, "absent", 1)
-}
-
-// TestALockIsNoHang lets a rank compile, and another one sleep until it has done
-// so, while the others wait in a collective.
-func TestALockIsNoHang(t *testing.T) {
-	t.Parallel()
-	h := stepping(t, 4)
-	hangs := (*rank).hangs
-	h.step(map[int]func(*rank, int64){0: func(r *rank, at int64) { r.note(at, wire.EventLaunch, 100) },
-		1: func(*rank, int64) {}, 2: hangs, 3: hangs})
-	for i := range 200 {
-		h.ranks[0].proc('R', 50)
-		if hangs := h.wait(1); len(hangs) != 0 {
-			t.Fatalf("%d s after it began to compile: %+v", i, hangs)
-		}
-	}
-	if hangs := h.wait(20); len(hangs) != 1 || hangs[0].Reason != "absent" {
-		t.Errorf("20 s after it last computed: %+v, want one rank absent", hangs)
-	}
-}
-
 // TestAloneAKernelMayTakeLong lets a process without steps and without others
 // wait for its GPU.
 func TestAloneAKernelMayTakeLong(t *testing.T) {

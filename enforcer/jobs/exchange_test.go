@@ -119,20 +119,6 @@ func TestStageOnAnotherHost(t *testing.T) {
 	h.tells(60, "", 0)
 }
 
-// TestUnmeasuredProvesNothing lets the GPU of one rank be measured alone: the
-// other one may have come as far.
-func TestUnmeasuredProvesNothing(t *testing.T) {
-	t.Parallel()
-	h := stepping(t, 2)
-	hangs := (*rank).hangs
-	h.step(map[int]func(*rank, int64){0: hangs, 1: func(r *rank, at int64) {
-		r.hangs(at)
-		r.put64(200, r.entered-8) // the last one that was measured
-		r.put64(160, r.entered-8)
-	}})
-	h.tells(15, "unknown", -1)
-}
-
 // TestLongStepsAreJudgedSoon lets a job hang whose steps are 15 s of waiting for
 // the GPU. Three of them need not pass if the culprit does nothing.
 func TestLongStepsAreJudgedSoon(t *testing.T) {

@@ -24,6 +24,10 @@ func TestMarks(t *testing.T) {
 			b.put32(unreached, uint32(b.entered))
 		}, "unknown"},
 		{"nothing tells", func(_, _ *rank) {}, "unknown"},
+		{"only the first rank's are all measured", func(a, _ *rank) {
+			a.put64(160, a.entered-1)
+			a.put64(200, a.entered)
+		}, "unknown"},
 		{"it may wait in another communicator", func(_, r *rank) {
 			r.put32(unreached, uint32(r.entered))
 			for i, v := range []uint64{88, 1 | 2<<32, 7, 0, 6} {

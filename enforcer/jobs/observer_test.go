@@ -10,7 +10,6 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"time"
 
 	"gpusteward/enforcer/broker"
 	"gpusteward/internal/fixture"
@@ -406,19 +405,38 @@ func TestOthersBlameNobody(t *testing.T) {
 	}
 }
 
-// TestWorkIsNoHang lets one rank save for minutes while the others wait.
-func TestWorkIsNoHang(t *testing.T) {
+// TestWhoComputesHasTime lets the first rank compute for minutes while the others wait. Once it
+// sleeps, it is absent.
+func TestWhoComputesHasTime(t *testing.T) {
 	t.Parallel()
-	h := stepping(t, 4)
-	h.step(map[int]func(*rank, int64){0: func(*rank, int64) {}, 1: func(r *rank, at int64) { r.hangs(at) },
-		2: func(r *rank, at int64) { r.hangs(at) }, 3: func(r *rank, at int64) { r.hangs(at) }})
-	for i := range 300 {
-		h.ranks[0].proc('R', 50)
-		if hangs := h.wait(1); len(hangs) != 0 {
-			t.Fatalf("%v after it began to save: %+v", time.Duration(i)*time.Second, hangs)
-		}
+	nothing, hangs, graph := func(*rank, int64) {}, (*rank).hangs, (*rank).graph
+	for name, c := range map[string]struct {
+		steps   int // before
+		last    map[int]func(*rank, int64)
+		culprit int
+	}{
+		"it saves": {100, map[int]func(*rank, int64){0: nothing, 1: hangs, 2: hangs, 3: hangs}, 0},
+		"it has not called yet": {0, map[int]func(*rank, int64){0: func(r *rank, _ int64) {
+			r.put64(128, 77)
+			r.put32(136, 0)
+			r.put32(140, 4)
+		}, 1: graph, 2: graph, 3: graph}, 0},
+		"it compiles, and another one sleeps until then": {100, map[int]func(*rank, int64){
+			0: func(r *rank, at int64) { r.note(at, wire.EventLaunch, 100) }, 1: nothing, 2: hangs, 3: hangs}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t, 4)
+			h.trains(c.steps)
+			h.step(c.last)
+			for i := range 500 {
+				h.ranks[0].proc('R', 50)
+				if hangs := h.wait(1); len(hangs) != 0 {
+					t.Fatalf("%d s after it began: %+v", i, hangs)
+				}
+			}
+			h.tells(20, "absent", c.culprit)
+		})
 	}
-	h.tells(20, "absent", 0)
 }
 
 // TestAHangIsToldWithItsPlace: a hang is kept back until it is known where its
