@@ -102,19 +102,6 @@ func sum(counts []uint64) (n uint64) {
 	return n
 }
 
-func TestReservationsAreBounded(t *testing.T) {
-	t.Parallel()
-	b := start(t, Options{}, nil)
-	c := dial(t, b, "a", 1)
-	for range 64 {
-		if typ, _ := c.reserve(1); typ != wire.TypeGrant {
-			t.Fatal(typ)
-		}
-	}
-	c.send(wire.TypeReserve, &wire.Memory{Bytes: 1})
-	c.refused(wire.CodeLimit)
-}
-
 func TestWrongStates(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{}, nil)
@@ -146,6 +133,12 @@ func TestWrongStates(t *testing.T) {
 	c.refused(wire.CodeGPU)
 	c.send(wire.TypeUsage, &wire.Usage{GPU: 1})
 	c.refused(wire.CodeGPU)
+	for range 64 {
+		typ, _ := c.reserve(1)
+		fixture.Need(t, typ, wire.TypeGrant, "the answer to a byte")
+	}
+	c.send(wire.TypeReserve, &wire.Memory{Bytes: 1})
+	c.refused(wire.CodeLimit)
 	c.sync() // after all that it continues
 }
 
@@ -204,45 +197,34 @@ func TestSessionsBeginDuringARecount(t *testing.T) {
 	fixture.Equal(t, len(b.Sessions()), 20, "… sessions of 20")
 }
 
-func TestUnknownTenant(t *testing.T) {
+func TestRefusedHello(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{}, nil)
-	c := connect(t, b.options.Socket)
-	c.send(wire.TypeHello, hello("nobody", 1))
-	c.refused(wire.CodeTenant)
-	c.gone()
-	eventually(t, "it is gone", func() bool { return b.Stats().Sessions["connecting"] == 0 })
+	for code, h := range map[wire.Code]*wire.Hello{
+		wire.CodeTenant: hello("nobody", 1),
+		wire.CodeGPU:    hello("a", 1, 2, 1), // twice
+	} {
+		c := connect(t, b.options.Socket)
+		c.send(wire.TypeHello, h)
+		c.refused(code)
+		c.gone()
+		eventually(t, "it is gone", func() bool { return b.Stats().Sessions["connecting"] == 0 })
+	}
 }
 
+// TestUngoverned has sessions with GPUs that no quota covers, because the broker does not know them or because
+// they are too many. The log and the statistics report an unknown one. Each session counts once, and the log has
+// one line.
 func TestUngoverned(t *testing.T) {
-	t.Parallel()
-	b := start(t, Options{Known: func(uuid string) bool { return !strings.HasSuffix(uuid, "02") }},
-		func(b *Broker) { b.timing.maxGPUs = 2 })
-	c := dial(t, b, "a", 0, 1, 2, 3, 4)
-	fixture.Equal(t, c.welcome.GPUs, 2, "… GPUs are governed")
-	d := dial(t, b, "b", 2)
-	c.send(wire.TypeAcquire, &wire.Acquire{GPU: 2})
-	if typ, payload := d.ask(wire.TypeReserve, &wire.Memory{Bytes: 1 << 50}); typ != wire.TypeGrant {
-		t.Errorf("%s %q", typ, payload)
-	}
-	if d.page.Turn(0).Mode != wire.ModeOpen || d.page.Gated() {
-		t.Error("a GPU that is not governed is gated")
-	}
-}
-
-// TestUngovernedLoud holds that the log and the statistics report a session with GPUs that no quota covers.
-// Each session counts once, and the log has one line.
-func TestUngovernedLoud(t *testing.T) {
 	t.Parallel()
 	var said fixture.Transcript
 	b := start(t, Options{Known: func(uuid string) bool { return !strings.HasSuffix(uuid, "02") },
-		Logger: slog.New(slog.NewTextHandler(&said, nil))}, nil)
+		Logger: slog.New(slog.NewTextHandler(&said, nil))}, func(b *Broker) { b.timing.maxGPUs = 2 })
 	dial(t, b, "a", 1)
 	if n := b.Stats().Faults["ungoverned"]; n != 0 || said.String() != "" {
 		t.Errorf("a GPU that is known: %d, %s", n, said.String())
 	}
-	dial(t, b, "a", 1, 2)
-	dial(t, b, "b", 2)
+	c, d := dial(t, b, "a", 1, 2), dial(t, b, "b", 2)
 	fixture.Equal(t, b.Stats().Faults["ungoverned"], 2,
 		"… sessions are counted that have GPUs which are not governed")
 	text := said.String()
@@ -250,6 +232,14 @@ func TestUngovernedLoud(t *testing.T) {
 		!strings.Contains(text, fmt.Sprintf("pid=%d", os.Getpid())) || !strings.Contains(text, "tenant=a") {
 		t.Errorf("the log says: %s", text)
 	}
+	c.send(wire.TypeAcquire, &wire.Acquire{GPU: 1})
+	if typ, payload := d.ask(wire.TypeReserve, &wire.Memory{Bytes: 1 << 50}); typ != wire.TypeGrant {
+		t.Errorf("%s %q", typ, payload)
+	}
+	if d.page.Turn(0).Mode != wire.ModeOpen || d.page.Gated() {
+		t.Error("a GPU that is not governed is gated")
+	}
+	fixture.Equal(t, dial(t, b, "a", 0, 1, 2, 3, 4).welcome.GPUs, 2, "… GPUs are governed")
 }
 
 // TestUngovernedClosed holds that a GPU that the broker does not know is closed

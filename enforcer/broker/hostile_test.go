@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -192,49 +191,25 @@ func flood(t *testing.T, path string, n int) (all int) {
 	return all
 }
 
-// A stranger is a process that runs TestStranger.
-type stranger struct {
-	*exec.Cmd
-	in  io.Writer
-	out *bufio.Scanner
-}
-
 // strange runs TestStranger as a user, in a cgroup unless that is empty.
-func strange(t testing.TB, what, path string, times, uid int, cgroup string) *stranger {
+func strange(t testing.TB, what, path string, times, uid int, cgroup string) *process {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be others")
 	}
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestStranger$") // a path that other users may run
-	cmd.Env = append(os.Environ(), "GS_STRANGER="+what, "GS_SOCKET="+path, fmt.Sprintf("GS_TIMES=%d", times))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL,
-		Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	as := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	if cgroup != "" {
 		dir := fixture.Value(os.Open(cgroup))(t)
 		defer dir.Close()
-		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
+		as.UseCgroupFD, as.CgroupFD = true, int(dir.Fd())
 	}
-	cmd.Stderr = os.Stderr
-	in := fixture.Value(cmd.StdinPipe())(t)
-	out := fixture.Value(cmd.StdoutPipe())(t)
-	fixture.Must(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	return &stranger{cmd, in, bufio.NewScanner(out)}
-}
-
-// says returns the next line.
-func (s *stranger) says(t testing.TB) string {
-	t.Helper()
-	if !s.out.Scan() {
-		t.Fatalf("it ended: %v", s.out.Err())
-	}
-	return s.out.Text()
+	return again(t, "TestStranger", as, "GS_STRANGER="+what, "GS_SOCKET="+path, fmt.Sprintf("GS_TIMES=%d", times))
 }
 
 // number returns the next line as a number.
-func (s *stranger) number(t testing.TB) int {
+func (p *process) number(t testing.TB) int {
 	t.Helper()
-	return fixture.Value(strconv.Atoi(s.says(t)))(t)
+	return fixture.Value(strconv.Atoi(p.says(t)))(t)
 }
 
 // open returns a path for a socket that every user can reach.
@@ -274,7 +249,7 @@ func TestUnread(t *testing.T) {
 			if line := b.says(t); line != "listens" {
 				t.Fatal(line)
 			}
-			var hostile []*stranger
+			var hostile []*process
 			for i := range 4 {
 				hostile = append(hostile, strange(t, what, path, 400, 4712+i%2, ""))
 			}
@@ -314,8 +289,7 @@ func TestHoard(t *testing.T) {
 	c.gone()
 	fmt.Fprintln(b.in, "0s")
 	fixture.Equal(t, b.says(t), "true true", "starved, doubtful")
-	_ = h.Process.Kill()
-	_ = h.Wait()
+	h.kill()
 	connect(t, path).hello(wire.TypeHello, hello("honest", 1))
 	fmt.Fprintln(b.in, "1m")
 	fixture.Equal(t, b.says(t), "false false", "a minute later: starved, doubtful")
@@ -517,14 +491,4 @@ func TestUnreadStatistics(t *testing.T) {
 	c.refused(wire.CodeLimit)
 	c.send(wire.TypeStats, nil)
 	c.refused(wire.CodeLimit)
-}
-
-// TestTwice names a GPU twice in one HELLO.
-func TestTwice(t *testing.T) {
-	t.Parallel()
-	b := start(t, Options{}, nil)
-	c := connect(t, b.options.Socket)
-	c.send(wire.TypeHello, hello("a", 1, 2, 1))
-	c.refused(wire.CodeGPU)
-	c.gone()
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -70,34 +71,45 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// A process is one that runs TestProcess.
+// A process is one that runs a test of this package.
 type process struct {
-	cmd   *exec.Cmd
-	stdin io.WriteCloser
+	*exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Scanner
+}
+
+// again runs a test of this package in a process of its own, until this test ends.
+func again(t testing.TB, test string, as *syscall.SysProcAttr, env ...string) *process {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", "-test.run=^"+test+"$") // a path that other users may run
+	as.Pdeathsig = unix.SIGKILL
+	cmd.Env, cmd.SysProcAttr, cmd.Stderr = append(os.Environ(), env...), as, os.Stderr
+	in := fixture.Value(cmd.StdinPipe())(t)
+	out := fixture.Value(cmd.StdoutPipe())(t)
+	fixture.Must(t, cmd.Start())
+	p := &process{cmd, in, bufio.NewScanner(out)}
+	t.Cleanup(p.kill)
+	return p
+}
+
+// says returns the next line of its output.
+func (p *process) says(t testing.TB) string {
+	t.Helper()
+	fixture.Need(t, p.out.Scan(), true, "it ended: %v", p.out.Err())
+	return p.out.Text()
+}
+
+func (p *process) kill() {
+	_ = p.Process.Kill()
+	_ = p.Wait()
 }
 
 func run(t *testing.T, b *Broker, tenant string, sessions int, bytes uint64, env ...string) *process {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestProcess$")
-	cmd.Env = append(os.Environ(), "GS_PROCESS="+b.options.Socket, "GS_TENANT="+tenant,
-		fmt.Sprintf("GS_SESSIONS=%d", sessions), fmt.Sprintf("GS_BYTES=%d", bytes))
-	cmd.Env = append(cmd.Env, env...)
-	stdin := fixture.Value(cmd.StdinPipe())(t)
-	stdout := fixture.Value(cmd.StdoutPipe())(t)
-	cmd.Stderr = os.Stderr
-	fixture.Must(t, cmd.Start())
-	p := &process{cmd, stdin}
-	t.Cleanup(p.kill)
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil || line != "ready\n" {
-		t.Fatalf("the process says %q, %v", line, err)
-	}
+	p := again(t, "TestProcess", &syscall.SysProcAttr{}, append(env, "GS_PROCESS="+b.options.Socket, "GS_TENANT="+tenant,
+		fmt.Sprintf("GS_SESSIONS=%d", sessions), fmt.Sprintf("GS_BYTES=%d", bytes))...)
+	fixture.Need(t, p.says(t), "ready", "the process says")
 	return p
-}
-
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait()
 }
 
 // TestKill kills a process that has the turn and memory, while NVML still lists
@@ -116,7 +128,7 @@ func TestKill(t *testing.T) {
 	d.queue(0)
 	drain(t, "the other one runs after the drain's deadline", place{d, 0}.runs, place{d, 0})
 	began := time.Now()
-	fixture.Must(t, p.cmd.Process.Kill())
+	fixture.Must(t, p.Process.Kill())
 	d.mode(0, wire.ModeOpen)
 	t.Logf("the GPU passed on %v after the kill", time.Since(began))
 	eventually(t, "the session is closing", func() bool { return b.Stats().Sessions["closing"] == 1 })
@@ -158,7 +170,7 @@ func TestTheEndOfAProcessIsKnownAtOnce(t *testing.T) {
 	look := func() { e.look(func(id uint64) { ended = append(ended, id) }) }
 	look()
 	fixture.EqualSlices(t, ended, nil, "while it lives")
-	(&process{cmd: cmd}).kill()
+	(&process{Cmd: cmd}).kill()
 	look()
 	look()
 	fixture.EqualSlices(t, ended, []uint64{s.id}, "once it has ended")
@@ -182,10 +194,10 @@ func TestStop(t *testing.T) {
 		b.timing.heartbeat, b.timing.stale = 5*time.Millisecond, 300*time.Millisecond
 	})
 	p := run(t, b, "a", 1, 70)
-	fixture.Must(t, p.cmd.Process.Signal(unix.SIGSTOP))
+	fixture.Must(t, p.Process.Signal(unix.SIGSTOP))
 	eventually(t, "it is stale", func() bool { return b.Stats().Sessions["stale"] == 1 })
 	fixture.Equal(t, b.tenant("a").MemoryUsed, 70, "its memory is gone")
-	fixture.Must(t, p.cmd.Process.Signal(unix.SIGCONT))
+	fixture.Must(t, p.Process.Signal(unix.SIGCONT))
 	eventually(t, "it is back", func() bool { return b.Stats().Sessions["active"] == 1 })
 }
 
