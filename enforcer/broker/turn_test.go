@@ -144,17 +144,24 @@ func TestTenantOfTwo(t *testing.T) {
 	drain(t, "who had work has drained", place{d, 0}.runs, place{c, 0})
 }
 
+// contended starts a broker whose tenant a has the GPU, and is to drain for b.
+func contended(t *testing.T, change func(*Broker)) (b *Broker, c, d *client) {
+	t.Helper()
+	b = start(t, Options{}, change)
+	c, d = dial(t, b, "a", 1), dial(t, b, "b", 1)
+	c.acquire(0)
+	c.sync()
+	d.queue(0)
+	c.mode(0, wire.ModePause)
+	return b, c, d
+}
+
 // TestUndrained checks that a drain report about another turn or another
 // tenant, or a repeated one, lets nobody run.
 func TestUndrained(t *testing.T) {
 	t.Parallel()
-	b := start(t, Options{}, inTurns(time.Hour))
-	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
-	c.acquire(0)
-	c.sync()
-	before := d.page.Turn(0).Turn
-	d.queue(0)
-	turn := c.mode(0, wire.ModePause).Turn
+	_, c, d := contended(t, inTurns(time.Hour))
+	before, turn := d.page.Turn(0).Turn, c.page.Turn(0).Turn
 	c.yield(0, wire.WhyUndrained)
 	c.send(wire.TypeYield, &wire.Usage{Why: wire.WhyDrained, Turn: turn + 1})
 	c.send(wire.TypeYield, &wire.Usage{Turn: turn})
@@ -169,12 +176,7 @@ func TestUndrained(t *testing.T) {
 // TestDrainDeadline lets the next tenant run even if the paused one does not drain; the delay is charged.
 func TestDrainDeadline(t *testing.T) {
 	t.Parallel()
-	b := start(t, Options{}, inTurns(0))
-	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
-	c.acquire(0)
-	c.sync()
-	d.queue(0)
-	c.mode(0, wire.ModePause)
+	b, _, d := contended(t, inTurns(0))
 	d.mode(0, wire.ModeRun)
 	fixture.AtLeast(t, b.tenant("a").Overruns, 1, "overruns")
 	eventually(t, "it is charged", func() bool { return b.tenant("a").OverrunSeconds > 0.005 })
@@ -184,12 +186,7 @@ func TestDrainDeadline(t *testing.T) {
 // it speaks again. This also holds if it missed its turn and does not report that.
 func TestSilentTurn(t *testing.T) {
 	t.Parallel()
-	b := start(t, Options{}, inTurns(0))
-	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
-	c.acquire(0)
-	c.sync()
-	d.queue(0)
-	c.mode(0, wire.ModePause)
+	b, c, d := contended(t, inTurns(0))
 	d.mode(0, wire.ModeRun)
 	turns := b.tenant("a").Turns
 	end := time.Now().Add(500 * time.Millisecond)
@@ -237,10 +234,7 @@ func TestStoppedTurn(t *testing.T) {
 // TestDeath ends the connection of a tenant that does not drain. The other one has the GPU without the drain.
 func TestDeath(t *testing.T) {
 	t.Parallel()
-	b := start(t, Options{}, endless)
-	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
-	d.queue(0)
-	c.mode(0, wire.ModePause)
+	_, c, d := contended(t, endless)
 	c.close()
 	d.mode(0, wire.ModeOpen)
 }
@@ -358,10 +352,7 @@ func TestStale(t *testing.T) {
 // process is back. So it is with a session that takes its seat only then.
 func TestAbsent(t *testing.T) {
 	t.Parallel()
-	b := start(t, Options{}, endless)
-	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
-	d.queue(0)
-	c.mode(0, wire.ModePause)
+	b, c, d := contended(t, endless)
 	for _, s := range b.begun() {
 		if s.tenant == "a" {
 			s.setAbsent(true)
@@ -420,10 +411,7 @@ func speak(c *client) (stop func()) {
 // TestReloadKeepsTheWish moves a waiting session to another tenant. It need not ask again, and is waited for.
 func TestReloadKeepsTheWish(t *testing.T) {
 	t.Parallel()
-	b := start(t, Options{}, endless)
-	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
-	d.queue(0)
-	c.mode(0, wire.ModePause)
+	b, c, d := contended(t, endless)
 	b.Reload(book{who: func(_ Facts, wished string) (string, error) {
 		return map[string]string{"a": "a", "b": "c"}[wished], nil
 	}})
