@@ -19,11 +19,7 @@ import (
 
 func TestSlurmAllocations(t *testing.T) {
 	root := t.TempDir()
-	group := func(path, procs string) {
-		dir := filepath.Join(root, path)
-		os.MkdirAll(dir, 0o755)
-		os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(procs), 0o600)
-	}
+	group := func(path, procs string) { fixture.Rewrite(t, filepath.Join(root, path, "cgroup.procs"), procs) }
 	proc := &fakeProc{}
 	job := func(pid int, cgroup string, environ map[string]string) {
 		p := in(cgroup)

@@ -262,9 +262,7 @@ func TestNodes(t *testing.T) {
 		"0000:9c:00.0": "Device Minor: \t 4\nGPU Excluded:\t Yes\n",
 		"0000:9d:00.0": "",
 	} {
-		dir := filepath.Join(proc, "driver/nvidia/gpus", address)
-		fixture.Must(t, errors.Join(os.MkdirAll(dir, 0o755),
-			os.WriteFile(filepath.Join(dir, "information"), []byte(information), 0o644)))
+		fixture.Rewrite(t, filepath.Join(proc, "driver/nvidia/gpus", address, "information"), information)
 	}
 	sys := fstest.MapFS{"module/nvidia/version": {Data: []byte("580.159.04\n")}}
 	for name, c := range map[string]struct {

@@ -32,11 +32,10 @@ func writeProcess(t testing.TB, root string, pid int, start uint64, cgroup strin
 		"cmdline": "slurmstepd: [7.0]\x00",
 		"environ": "A=1\x00B=x=y\x00A=2\x00C",
 	}
-	fixture.Must(t, os.MkdirAll(dir, 0o755))
 	for name, content := range files {
-		fixture.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
+		fixture.Rewrite(t, filepath.Join(dir, name), content)
 	}
-	fixture.Must(t, os.WriteFile(filepath.Join(root, "stat"), []byte("cpu 1 2 3 4\nbtime 1700000000\n"), 0o644))
+	fixture.Rewrite(t, filepath.Join(root, "stat"), "cpu 1 2 3 4\nbtime 1700000000\n")
 }
 
 func TestProcFS(t *testing.T) {

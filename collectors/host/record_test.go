@@ -112,8 +112,7 @@ func TestRecordedAllocations(t *testing.T) {
 	proc := &fakeProc{}
 	for pid, job := range map[int]string{1: "s7QANTV3WPV400", 2: "job_2", 3: "job_3"} {
 		group := "/system.slice/slurmstepd.scope/" + job + "/step_0"
-		fixture.Must(t, os.MkdirAll(root+group, 0o755))
-		fixture.Must(t, os.WriteFile(root+group+"/cgroup.procs", fmt.Appendln(nil, pid), 0o600))
+		fixture.Rewrite(t, root+group+"/cgroup.procs", fmt.Sprintln(pid))
 		p := in(group)
 		p.environ = map[string]string{"SLURM_JOB_GPUS": "5"}
 		proc.set(pid, p)

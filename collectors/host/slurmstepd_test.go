@@ -27,8 +27,7 @@ func newSlurmNode(t *testing.T) *slurmNode {
 // put puts a process with a title into a group.
 func (s *slurmNode) put(pid, uid int, group, title string) *fakeProcess {
 	s.t.Helper()
-	fixture.Must(s.t, os.MkdirAll(s.root+group, 0o755))
-	fixture.Must(s.t, os.WriteFile(s.root+group+"/cgroup.procs", fmt.Appendln(nil, pid), 0o600))
+	fixture.Rewrite(s.t, s.root+group+"/cgroup.procs", fmt.Sprintln(pid))
 	p := in(group)
 	p.UID, p.title = uid, title
 	p.environ = map[string]string{"SLURM_JOB_ID": "4711", "SLURM_JOB_USER": "eve"}

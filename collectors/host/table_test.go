@@ -40,10 +40,8 @@ func keyOf(t *testing.T, table *Table, pid int) string {
 
 func TestLookup(t *testing.T) {
 	root := t.TempDir()
-	fixture.Must(t, errors.Join(os.Mkdir(filepath.Join(root, "etc"), 0o755),
-		os.WriteFile(filepath.Join(root, "etc/passwd"),
-			[]byte("root:x:0:0::/:/bin/sh\n+::::::\nada:x:1000:1::/:/bin/sh\neve:x:1000:1::/:/bin/sh\nx:y\n"),
-			0o644)))
+	fixture.Rewrite(t, filepath.Join(root, "etc/passwd"),
+		"root:x:0:0::/:/bin/sh\n+::::::\nada:x:1000:1::/:/bin/sh\neve:x:1000:1::/:/bin/sh\nx:y\n")
 	proc := &fakeProc{}
 	proc.set(1, in("/system.slice/a.service"))
 	other := in("/system.slice/a.service")

@@ -211,8 +211,7 @@ func fakeProc(t *testing.T, pid int, stat string) *Actor {
 	t.Helper()
 	root := t.TempDir()
 	dir := filepath.Join(root, strconv.Itoa(pid))
-	fixture.Must(t, os.Mkdir(dir, 0o700))
-	fixture.Must(t, os.WriteFile(filepath.Join(dir, "stat"), []byte(stat), 0o600))
+	fixture.Rewrite(t, filepath.Join(dir, "stat"), stat)
 	return &Actor{ProcFS: root}
 }
 

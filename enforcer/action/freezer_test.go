@@ -180,11 +180,9 @@ func TestFreezerNotAvailable(t *testing.T) {
 		self := strconv.Itoa(os.Getpid()) // this process is in it, according to a fake procfs
 		a.ProcFS = t.TempDir()
 		for pid, where := range map[string]string{self: path + "/sub", strconv.Itoa(who[0].PID): path} {
-			fixture.Must(t, os.Mkdir(filepath.Join(a.ProcFS, pid), 0o700))
 			stat := fixture.Value(os.ReadFile("/proc/" + pid + "/stat"))(t)
-			text := "0::" + where + "\n4:cpu,freezer:" + where + "\n"
-			fixture.Must(t, errors.Join(os.WriteFile(filepath.Join(a.ProcFS, pid, "stat"), stat, 0o600),
-				os.WriteFile(filepath.Join(a.ProcFS, pid, "cgroup"), []byte(text), 0o600)))
+			fixture.Rewrite(t, filepath.Join(a.ProcFS, pid, "stat"), string(stat))
+			fixture.Rewrite(t, filepath.Join(a.ProcFS, pid, "cgroup"), "0::"+where+"\n4:cpu,freezer:"+where+"\n")
 		}
 		refused("the enforcer is in it")
 		a.ProcFS = "/proc"
@@ -300,16 +298,11 @@ func TestFakeGroups(t *testing.T) {
 			stat := fmt.Sprintf("%d (sleep) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 42", who)
 			a := fakeProc(t, who, stat)
 			a.CgroupFS = t.TempDir()
-			self := filepath.Join(a.ProcFS, strconv.Itoa(os.Getpid()))
-			fixture.Must(t, errors.Join(os.Mkdir(self, 0o700),
-				os.WriteFile(filepath.Join(self, "cgroup"), []byte("0::/agent\n7:freezer:/agent\n"), 0o600),
-				os.WriteFile(filepath.Join(a.ProcFS, strconv.Itoa(who), "cgroup"), []byte(test.cgroups),
-					0o600)))
+			for pid, text := range map[int]string{os.Getpid(): "0::/agent\n7:freezer:/agent\n", who: test.cgroups} {
+				fixture.Rewrite(t, filepath.Join(a.ProcFS, strconv.Itoa(pid), "cgroup"), text)
+			}
 			for name, text := range test.files {
-				path := filepath.Join(a.CgroupFS, name)
-				text = strings.ReplaceAll(text, "%d", strconv.Itoa(who))
-				fixture.Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700),
-					os.WriteFile(path, []byte(text), 0o600)))
+				fixture.Rewrite(t, filepath.Join(a.CgroupFS, name), strings.ReplaceAll(text, "%d", strconv.Itoa(who)))
 			}
 			result, detail := a.Pause(processGroup(Target{PID: who, Start: 42}), []string{byFreezer})
 			if result != test.result || !strings.Contains(detail, test.detail) {

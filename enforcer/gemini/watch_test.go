@@ -80,8 +80,7 @@ func TestReloadThroughALink(t *testing.T) {
 		fixture.Must(t, os.Rename(next, filepath.Join(dir, name)))
 	}
 	for of, memory := range map[string]int{"one": 1000, "two": 2000} { // as Kubernetes does
-		_ = os.Mkdir(filepath.Join(dir, of), 0o755)
-		_ = os.WriteFile(filepath.Join(dir, of, "table"), fmt.Appendf(nil, "1\na 0.5 1 %d\n", memory), 0o644)
+		fixture.Rewrite(t, filepath.Join(dir, of, "table"), fmt.Sprintf("1\na 0.5 1 %d\n", memory))
 	}
 	link("one", "..data")
 	link(filepath.Join("..data", "table"), "table")
@@ -98,7 +97,6 @@ func TestReloadAfterTheDirectoryWasGone(t *testing.T) {
 	s := start(t, two, Options{File: file, tick: 20 * time.Millisecond})
 	fixture.Must(t, os.RemoveAll(dir))
 	until(t, s, "it is missed", func(st Stats) bool { return st.BadReloads > 0 && len(st.Tenants) == 2 })
-	_ = os.Mkdir(dir, 0o755)
-	_ = os.WriteFile(file, []byte("1\na 0.5 1 5000\n"), 0o644)
+	fixture.Rewrite(t, file, "1\na 0.5 1 5000\n")
 	until(t, s, "it is there again", func(st Stats) bool { return len(st.Tenants) == 1 })
 }

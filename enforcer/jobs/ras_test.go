@@ -456,7 +456,7 @@ func TestUnhookedReopened(t *testing.T) {
 }
 
 // TestSeveralGPUs: the time of a process on several GPUs is added up, and a
-// process that is gone is forgotten.
+// process that is gone is forgotten. Another process may then have its PID.
 func TestSeveralGPUs(t *testing.T) {
 	t.Parallel()
 	at := int64(1)
@@ -477,18 +477,10 @@ func TestSeveralGPUs(t *testing.T) {
 	if m := o.nccl.members; len(m) != 1 || m[7] != before {
 		t.Errorf("%+v", m)
 	}
-}
-
-// TestPIDComesAgain: another process has the PID of one that ended.
-func TestPIDComesAgain(t *testing.T) {
-	t.Parallel()
-	o := Observer{Procfs: t.TempDir()}
-	o.See([]GPUProcess{{PID: 7}})
-	before := o.nccl.members[7]
 	o.See(nil)
 	o.See([]GPUProcess{{PID: 7}})
 	if m := o.nccl.members[7]; m == before || m.gone != 0 {
-		t.Errorf("%+v", m)
+		t.Errorf("another process: %+v", m)
 	}
 }
 
@@ -504,8 +496,7 @@ func TestIdentity(t *testing.T) {
 		{"", 7, -1},
 	} {
 		procfs := t.TempDir()
-		fixture.Must(t, os.Mkdir(filepath.Join(procfs, "7"), 0o755))
-		fixture.Must(t, os.WriteFile(filepath.Join(procfs, "7/status"), []byte(c.status), 0o600))
+		fixture.Rewrite(t, filepath.Join(procfs, "7/status"), c.status)
 		if inner, user := identity(procfs, 7); inner != c.inner || user != c.user {
 			t.Errorf("%q: %d of user %d, want %d of %d", c.status, inner, user, c.inner, c.user)
 		}

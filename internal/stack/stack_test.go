@@ -163,11 +163,7 @@ func TestReusedPID(t *testing.T) {
 func TestManyThreads(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	write := func(tid, file, text string) {
-		at := filepath.Join(dir, "task", tid)
-		fixture.Must(t, os.MkdirAll(at, 0o755))
-		fixture.Must(t, os.WriteFile(filepath.Join(at, file), []byte(text), 0o644))
-	}
+	write := func(tid, file, text string) { fixture.Rewrite(t, filepath.Join(dir, "task", tid, file), text) }
 	line := "(rank) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20"
 	for i := range maxThreads + 9 {
 		write(strconv.Itoa(i+1), "stat", strconv.Itoa(i+1)+" "+line)
