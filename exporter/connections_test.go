@@ -18,41 +18,19 @@ import (
 )
 
 // pipes is a listener within this process, so that tests control the time.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error   { close(p.closed); return nil }
-func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
-
-// A pipe is the server's end of a pipe.
-type pipe struct {
-	net.Conn
-	from net.Addr
-}
-
-func (p pipe) RemoteAddr() net.Addr { return p.from }
+type pipes struct{ *fixture.Pipes }
 
 // dial returns the client's end of a connection from an address.
-func (p *pipes) dial(from string) net.Conn {
-	client, server := net.Pipe()
-	p.conns <- pipe{server, net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 4711))}
-	return client
+func (p pipes) dial(from string) net.Conn { return p.Dial(port(from)) }
+
+// port is a port at an address.
+func port(at string) net.Addr {
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(at), 4711))
 }
 
 // overPipes serves h over pipes until the test ends.
-func overPipes(t *testing.T, h http.Handler) *pipes {
-	p := &pipes{make(chan net.Conn), make(chan struct{})}
+func overPipes(t *testing.T, h http.Handler) pipes {
+	p := pipes{fixture.NewPipes()}
 	server := newHTTPServer(h, slog.New(slog.DiscardHandler))
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(p) }()
@@ -157,10 +135,9 @@ func TestClientsAreIdentifiedByAddress(t *testing.T) {
 		"::1":                  "::1/128",
 		"2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64", "fe80::1%eth0": "fe80::/64",
 	} {
-		from := net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(address), 4711))
-		fixture.Equal(t, clientOf(pipe{from: from}).String(), want, "%s is of", address)
+		fixture.Equal(t, clientOf(fixture.Pipe{From: port(address)}).String(), want, "%s is of", address)
 	}
-	if got := clientOf(pipe{from: &net.UnixAddr{}}); got.IsValid() {
+	if got := clientOf(fixture.Pipe{From: &net.UnixAddr{}}); got.IsValid() {
 		t.Errorf("a Unix socket is of %s", got)
 	}
 }

@@ -262,26 +262,6 @@ func TestStreamsOverARealConnection(t *testing.T) {
 	fixture.Equal(t, next(), "EOF", "at the end of the agent")
 }
 
-// pipes is a listener within this process, which lets the test control the
-// time.
-type pipes chan net.Conn
-
-func (p pipes) Close() error   { close(p); return nil }
-func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
-
-func (p pipes) Accept() (net.Conn, error) {
-	if c, open := <-p; open {
-		return c, nil
-	}
-	return nil, net.ErrClosed
-}
-
-func (p pipes) dial(context.Context, string, string) (net.Conn, error) {
-	client, server := net.Pipe()
-	p <- server
-	return client, nil
-}
-
 // TestQuietStreamsContinue lets minutes pass without events: a stream of either
 // protocol continues, even from a server that limits the duration of answers.
 func TestQuietStreamsContinue(t *testing.T) {
@@ -291,10 +271,11 @@ func TestQuietStreamsContinue(t *testing.T) {
 			var protocols http.Protocols
 			protocols.SetHTTP1(version == 1)
 			protocols.SetUnencryptedHTTP2(version == 2)
-			at, server := make(pipes), &http.Server{Handler: j, WriteTimeout: eventsTimeout, Protocols: &protocols}
+			at, server := fixture.NewPipes(), &http.Server{Handler: j, WriteTimeout: eventsTimeout, Protocols: &protocols}
 			ended := make(chan error)
 			go func() { ended <- server.Serve(at) }()
-			client := &http.Client{Transport: &http.Transport{DialContext: at.dial, Protocols: &protocols}}
+			dial := func(context.Context, string, string) (net.Conn, error) { return at.Dial(&net.TCPAddr{}), nil }
+			client := &http.Client{Transport: &http.Transport{DialContext: dial, Protocols: &protocols}}
 			r := fixture.Value(http.NewRequestWithContext(t.Context(), http.MethodGet,
 				"http://agent/api/v1/events?follow=1", nil))(t)
 			answer := fixture.Value(client.Do(r))(t)
