@@ -18,6 +18,19 @@ func each(does func(w *world, i int)) func(w *world, n int) {
 	}
 }
 
+// answers is a server that answers requests after random pauses: a prompt, and at least so many tokens.
+func answers(requests int, pause float64, prompt model, least, more int, token func(w *world)) func(w *world, n int) {
+	return func(w *world, _ int) {
+		for range requests {
+			w.now += int64(w.ExpFloat64() * pause)
+			prompt.forward(w)
+			for range least + w.IntN(more) {
+				token(w)
+			}
+		}
+	}
+}
+
 var small = model{name: "small ", layers: 4, cost: 40 * us, eager: 12 * us}
 var large = model{name: "large ", layers: 24, cost: 60 * us, eager: 12 * us}
 var quick = model{name: "quick ", layers: 2, cost: 5 * us, eager: 10 * us}
@@ -206,15 +219,7 @@ var programs = []program{
 		}
 	}},
 
-	{"long requests of varying lengths", 0, func(w *world, n int) {
-		for range 30 {
-			w.now += int64(w.ExpFloat64() * 300e6)
-			small.forward(w)
-			for range 50 + w.IntN(400) {
-				decode(w)
-			}
-		}
-	}},
+	{"long requests of varying lengths", 0, answers(30, 300e6, small, 50, 400, decode)},
 	{"single forward passes at random times", 0, func(w *world, n int) {
 		for range 300 {
 			w.now += int64(w.ExpFloat64() * 200e6)
@@ -365,18 +370,12 @@ var programs = []program{
 		w.item()
 	})},
 
-	{"decoding by graphs", 0, func(w *world, n int) {
-		for range 40 {
-			w.now += int64(w.ExpFloat64() * 400e6)
-			large.forward(w)
-			for range 10 + w.IntN(300) {
-				w.copy(256)
-				w.graph("decode", 8*ms)
-				w.launch("sample", 20*us)
-				w.item()
-			}
-		}
-	}},
+	{"decoding by graphs", 0, answers(40, 400e6, large, 10, 300, func(w *world) {
+		w.copy(256)
+		w.graph("decode", 8*ms)
+		w.launch("sample", 20*us)
+		w.item()
+	})},
 	{"random matrices", 0, func(w *world, n int) {
 		for range 20000 {
 			w.launch("gemm "+string(rune('a'+w.IntN(3))), int64(100+w.IntN(900))*us)

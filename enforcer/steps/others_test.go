@@ -292,32 +292,18 @@ var others = []program{
 			}
 		}
 	}},
-	{"answers by an engine whose threads take turns", 0, func(w *world, n int) {
-		for range 60 {
-			w.now += int64(w.ExpFloat64() * 200e6)
-			large.forward(w)
-			for range 5 + w.IntN(200) {
-				w.on(3, func() {
-					w.copy(256)
-					w.launch("embed", 9*us)
-				})
-				w.graph("decode", 7*ms)
-				w.on(4, func() {
-					w.launch("sample", 9*us)
-					w.copying(8)
-				})
-			}
-		}
-	}},
-	{"answers of 40 to 2000 tokens, kernels by hand", 0, func(w *world, n int) {
-		for range 14 {
-			w.now += int64(w.ExpFloat64() * 500e6)
-			small.forward(w)
-			for range 40 + w.IntN(1960) {
-				decode(w)
-			}
-		}
-	}},
+	{"answers by an engine whose threads take turns", 0, answers(60, 200e6, large, 5, 200, func(w *world) {
+		w.on(3, func() {
+			w.copy(256)
+			w.launch("embed", 9*us)
+		})
+		w.graph("decode", 7*ms)
+		w.on(4, func() {
+			w.launch("sample", 9*us)
+			w.copying(8)
+		})
+	})},
+	{"answers of 40 to 2000 tokens, kernels by hand", 0, answers(14, 500e6, small, 40, 1960, decode)},
 	{"evaluation by graphs, three times the training", 600, func(w *world, n int) {
 		for i := range n {
 			w.step(func() {

@@ -42,13 +42,19 @@ func (s *script) training() {
 	s.call(9*time.Millisecond, wire.EventWaited, 0)
 }
 
-func TestParts(t *testing.T) {
-	var f Finder
-	s := script{now: 1e9}
-	for range 40 {
+// trained returns a finder that has seen so many steps, and their script, which goes on.
+func trained(steps int) (f *Finder, s *script) {
+	f, s = new(Finder), &script{now: 1e9}
+	for range steps {
 		s.training()
 	}
 	f.Feed(s.events)
+	s.events = nil
+	return f, s
+}
+
+func TestParts(t *testing.T) {
+	f, s := trained(40)
 	all := f.Steps(0, nil)
 	if len(all) < 20 || f.Finished() != uint64(len(all)) {
 		t.Fatalf("%d steps of 40, finished %d", len(all), f.Finished())
@@ -62,7 +68,7 @@ func TestParts(t *testing.T) {
 		}
 	}
 	fixture.Equal(t, unsafe.Sizeof(Step{}), 64, "a step has … bytes")
-	fixture.AtMost(t, unsafe.Sizeof(f), 64<<10, "a finder has … bytes")
+	fixture.AtMost(t, unsafe.Sizeof(*f), 64<<10, "a finder has … bytes")
 }
 
 // Numbers that do not fit are cut, not wrapped.
@@ -79,19 +85,13 @@ func TestPartsAreCapped(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
-	var f Finder
-	s := script{now: 1e9}
-	for range 60 {
-		s.training()
-	}
+	f, s := trained(60)
 	last := s.now
-	f.Feed(s.events)
 	got := f.Status(last + 1e9)
 	if !got.Stepping || got.Median != 24*time.Millisecond || got.Last != last || got.Idle != time.Second ||
 		len(got.Waits) != 0 || got.Since <= 1e9 || got.Since >= last {
 		t.Errorf("%+v, last at %d", got, last)
 	}
-	s.events = nil
 	s.thread = 3
 	s.call(time.Second, wire.EventWait, uint32(wire.WaitEvent))
 	s.thread = 4
@@ -165,15 +165,9 @@ func TestInterruption(t *testing.T) {
 
 // A step in which events were lost is none; those after it are as before.
 func TestLost(t *testing.T) {
-	var f Finder
-	s := script{now: 1e9}
-	for range 60 {
-		s.training()
-	}
-	f.Feed(s.events)
+	f, s := trained(60)
 	before := f.Finished()
 	end := s.now
-	s.events = nil
 	for range 10 {
 		s.training()
 	}
@@ -193,12 +187,7 @@ func TestLost(t *testing.T) {
 // Steps that nobody asked for in time are forgotten.
 func TestRing(t *testing.T) {
 	t.Parallel()
-	var f Finder
-	s := script{now: 1e9}
-	for range 600 {
-		s.training()
-	}
-	f.Feed(s.events)
+	f, s := trained(600)
 	all := f.Steps(0, nil)
 	if len(all) != 256 || f.Finished() < 560 || all[255].End != s.now || all[0].End != s.now-255*24e6 {
 		t.Errorf("%d of %d steps", len(all), f.Finished())
@@ -289,11 +278,7 @@ func TestGarbage(t *testing.T) {
 
 // The median is that of the last 32 steps.
 func TestMedian(t *testing.T) {
-	var f Finder
-	s := script{now: 1e9}
-	for range 60 {
-		s.training()
-	}
+	f, s := trained(60)
 	for i := range 32 { // of 24 ms and up to 31 ms more
 		s.training()
 		s.now += int64(i*7%32) * ms
