@@ -77,7 +77,6 @@ func TestHardwareIsRemembered(t *testing.T) {
 		if again.Hardware("GPU-0", time.Minute) {
 			t.Error("after a minute it counts still")
 		}
-		again.stop()
 		if told := again.log.String(); strings.Contains(told, "statistics start again") {
 			t.Errorf("a restart that lost nothing says %s", told)
 		}
@@ -110,7 +109,6 @@ func TestHardwareByEveryXIDAndCheck(t *testing.T) {
 			for _, logged := range []bool{false, true} {
 				synctest.Test(t, func(t *testing.T) {
 					m := monitor(t, "", Settings{}, checks...)
-					defer m.stop()
 					if logged {
 						m.logs(1, fmt.Sprintf("NVRM: Xid (PCI:0000:9b:00): %d, pid=1234, name=python3, no more", code))
 					} else {

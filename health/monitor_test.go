@@ -36,14 +36,14 @@ type monitored struct {
 	samples []collectors.Sample
 	events  []incident.Event
 	told    []Alert
-	end     context.CancelFunc
-	ended   chan struct{}
+	stop    func()
 }
 
-// monitor starts a monitor with its state in dir, in a bubble of synctest. It has all checks, or these.
+// monitor starts a monitor with its state in dir, in a bubble of synctest, until the end of the test. It has all
+// checks, or these.
 func monitor(t *testing.T, dir string, s Settings, checks ...*Check) *monitored {
 	t.Helper()
-	m := &monitored{t: t, kernel: make(chan host.Record, 8192), ended: make(chan struct{})}
+	m := &monitored{t: t, kernel: make(chan host.Record, 8192)}
 	m.is(on("0", collectors.Up, 1), on("0", links.PCIDevicePresent, 1, "0000:9b:00.0", "gpu"),
 		on("0", device.TemperatureMargin, 20), on("0", device.Energy, 100, "gpu"))
 	m.Monitor = NewMonitor(Options{
@@ -72,9 +72,7 @@ func monitor(t *testing.T, dir string, s Settings, checks ...*Check) *monitored 
 		Store:  Store{Dir: dir}, Boot: "boot-1", Node: "node7",
 		Log: slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}, s)
-	ctx, end := context.WithCancel(t.Context())
-	m.end = end
-	go func() { defer close(m.ended); _ = m.Run(ctx) }()
+	m.stop = fixture.Running(t, m.Run)
 	time.Sleep(4 * time.Second) // of synctest's clock: the kernel's log has been read by then
 	synctest.Wait()
 	return m
@@ -91,11 +89,6 @@ func (m *monitored) is(samples ...collectors.Sample) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.samples = samples
-}
-
-func (m *monitored) stop() {
-	m.end()
-	<-m.ended
 }
 
 func (m *monitored) pass(d time.Duration) {
@@ -147,7 +140,6 @@ func TestFaultIsReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{Labels: map[string]string{"cluster": "a"}})
-		defer m.stop()
 		m.pass(300 * time.Millisecond) // between two passes
 		m.logs(10, xid79)
 		m.pass(company + time.Millisecond)
@@ -201,7 +193,6 @@ func TestLatchedFaultSurvivesARestartUntilAck(t *testing.T) {
 		m.stop()
 
 		m = monitor(t, dir, Settings{})
-		defer m.stop()
 		m.pass(time.Minute)
 		fixture.Equal(t, m.alerts(), "", "an acknowledged alert came back")
 		m.logs(11, xid79)
@@ -263,7 +254,6 @@ func TestShadowChecksAlertWhenTheyAreTurnedOn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{})
-		defer m.stop()
 		m.is(on("0", collectors.Up, 1), on("0", derived.PeerClockRatio, .5), on("0", device.TemperatureMargin, 20))
 		m.pass(2 * time.Minute)
 		if f := m.Verdict().Findings; len(f) == 0 || f[0].Check != "slow_gpu" || !f[0].Shadow || m.alerts() != "" ||
@@ -283,7 +273,6 @@ func TestFloodIsCountedAndHarmless(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{})
-		defer m.stop()
 		for i := range 3 * mostQueue {
 			m.Event(collectors.Event{Time: time.Now(), GPU: gpu.ID{Index: 0, UUID: "GPU-0"}, Type: "xid", Code: uint64(13 + i%2)})
 		}
@@ -302,7 +291,6 @@ func TestWithoutAKernelLogTheDriverIsEnough(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{})
-		defer m.stop()
 		close(m.kernel)
 		m.pass(time.Minute)
 		m.Event(collectors.Event{Time: time.Now(), GPU: gpu.ID{Index: 0, UUID: "GPU-0"}, Type: "xid", Code: 79})
@@ -388,7 +376,6 @@ func TestNoReadingsAreUnknown(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{})
-		defer m.stop()
 		if v := m.Verdict(); v.Status != incident.OK {
 			t.Errorf("a GPU that is well: %+v", v)
 		}
@@ -451,7 +438,6 @@ func TestChangedStateIsSaved(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, dir, Settings{})
-		defer m.stop()
 		written := func() time.Time {
 			var k kept
 			fixture.Must(t, (&Store{Dir: dir, ReadOnly: true}).Load(&k))

@@ -58,7 +58,6 @@ func TestSettingsInForce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{Thresholds: map[string]map[string]string{"GPUSlowOutlier": {"critical": "40 %"}}})
-		defer m.stop()
 		m.is(on("0", collectors.Up, 1), on("0", derived.PeerClockRatio, .5), on("0", device.TemperatureMargin, -5))
 		m.pass(4 * time.Minute)
 		limits := func() string {

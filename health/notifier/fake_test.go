@@ -1,7 +1,6 @@
 package notifier
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -119,8 +118,7 @@ type notifierTest struct {
 	t    *testing.T
 	ams  []*fakeAlertmanager
 	log  strings.Builder
-	stop context.CancelFunc
-	done chan struct{} // closed when Run has returned
+	stop func()
 }
 
 func amURL(i int) string { return fmt.Sprintf("http://am%d:9093/prefix", i) }
@@ -145,20 +143,12 @@ func (n *notifierTest) options(ams ...int) Options {
 
 // notify runs a Notifier for the first of three Alertmanagers.
 func notify(t *testing.T, count int) *notifierTest {
-	n := &notifierTest{t: t, done: make(chan struct{})}
+	n := &notifierTest{t: t}
 	for range 3 {
 		n.ams = append(n.ams, &fakeAlertmanager{alerts: map[string]*models.PostableAlert{}})
 	}
 	n.Notifier = fixture.Value(New(n.options([]int{0, 1, 2}[:count]...)))(t)
-	ctx, stop := context.WithCancel(t.Context())
-	n.stop = stop
-	go func() {
-		defer close(n.done)
-		if err := n.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	}()
-	t.Cleanup(func() { stop(); <-n.done })
+	n.stop = fixture.Running(t, n.Run)
 	synctest.Wait()
 	for _, am := range n.ams[:count] {
 		if posts := am.took(); len(posts) != 1 || len(posts[0].all) != 0 {

@@ -199,7 +199,6 @@ func TestNotifierFlushes(t *testing.T) {
 		n.Tell(all)
 		began := time.Now()
 		n.stop()
-		<-n.done
 		fixture.Equal(t, time.Since(began), time.Second, "the end took")
 		fixture.Equal(t, len(n.ams[0].fires()), 200, "alerts that fire")
 		after(time.Hour)
