@@ -125,6 +125,13 @@ func pipe(t *testing.T) (*recordReader, func(string)) {
 	}
 }
 
+// followed returns the records of l, until the end of the test.
+func followed(t *testing.T, l *recordReader) chan Record {
+	records := make(chan Record)
+	fixture.Running(t, func(ctx context.Context) error { return l.follow(ctx, func(r Record) { records <- r }) })
+	return records
+}
+
 func TestFollowDeliversAtOnce(t *testing.T) {
 	l, say := pipe(t)
 	say("4,1,1000000,-;before\n")
@@ -136,9 +143,7 @@ func TestFollowDeliversAtOnce(t *testing.T) {
 		}
 		return n, err
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	records, ended := make(chan Record), make(chan error, 1)
-	go func() { ended <- l.follow(ctx, func(r Record) { records <- r }) }()
+	records := followed(t, l)
 	if r := <-records; r.Text != "before" {
 		t.Errorf("%+v", r)
 	}
@@ -155,8 +160,6 @@ func TestFollowDeliversAtOnce(t *testing.T) {
 	if d := then.Time.Sub(now.Time); d != 500*time.Microsecond || then.Text != "and half a millisecond later" {
 		t.Errorf("%+v came %v after", then, d)
 	}
-	cancel()
-	fixture.Must(t, <-ended)
 }
 
 func TestFollowAPlainFile(t *testing.T) {
@@ -164,9 +167,7 @@ func TestFollowAPlainFile(t *testing.T) {
 		w := fixture.Value(os.Create(filepath.Join(t.TempDir(), "kmsg")))(t)
 		defer w.Close()
 		l := fixture.Value(openRecords(w.Name()))(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		records, ended := make(chan Record), make(chan error, 1)
-		go func() { ended <- l.follow(ctx, func(r Record) { records <- r }) }()
+		records := followed(t, l)
 		for i := range 3 {
 			synctest.Wait() // until it waits at the end of the file
 			fmt.Fprintf(w, "4,%d,1,-;x\n", i)
@@ -174,8 +175,6 @@ func TestFollowAPlainFile(t *testing.T) {
 				t.Errorf("%+v at %v", r, time.Now())
 			}
 		}
-		cancel()
-		fixture.Must(t, <-ended)
 	})
 }
 
