@@ -92,7 +92,6 @@ func owns(tenant, uuid string, ps ...host.Process) Demand {
 func TestTheKernelHoldsATenantsMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, "/jobs/a", "/jobs/b")
-		defer l.stop()
 		a, b := l.in(10, "/jobs/a"), l.in(20, "/jobs/b")
 		uncapped := owns("b", "GPU-a", b)
 		uncapped.Memory = 0
@@ -118,7 +117,6 @@ func TestTheKernelHoldsATenantsMemory(t *testing.T) {
 func TestALimitFollowsTheTenant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, "/jobs/1/below", "/jobs/2", "/jobs/3")
-		defer l.stop()
 		held := []Hold{{"a", "GPU-a", Memory}}
 		for _, step := range []struct {
 			name   string
@@ -167,7 +165,6 @@ func TestALimitFollowsTheTenant(t *testing.T) {
 func TestACgroupOfTwoTenantsHasNoLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, "/jobs/a")
-		defer l.stop()
 		for _, other := range []string{"b", policy.DefaultTenant} {
 			calls, holds := l.seconds(2, owns("a", "GPU-a", l.in(10, "/jobs/a")),
 				Demand{Tenant: other, GPU: "GPU-b", Processes: []host.Process{l.in(20, "/jobs/a/below")}})
@@ -182,7 +179,6 @@ func TestACgroupOfTwoTenantsHasNoLimit(t *testing.T) {
 func TestALimitGoesWithItsCgroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, "/jobs/a", "/jobs/b")
-		defer l.stop()
 		l.seconds(2, owns("a", "GPU-a", l.in(10, "/jobs/a")))
 		l.ps.has(10, host.Facts{Start: 11, Cgroup: "0::/jobs/b\n"}) // another process with the same PID
 		fixture.Must(t, os.RemoveAll(filepath.Join(l.cgroups, "/jobs/a")))
@@ -196,7 +192,6 @@ func TestALimitGoesWithItsCgroup(t *testing.T) {
 func TestADriverThatRefusesIsAskedAgainLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, "/jobs/a")
-		defer l.stop()
 		l.fails["GPU-a"] = errors.New("no_permission")
 		d := []Demand{owns("a", "GPU-a", l.in(10, "/jobs/a")), owns("a", "GPU-b")}
 		calls, holds := l.seconds(25, d...)
@@ -216,7 +211,6 @@ func TestADriverThatRefusesIsAskedAgainLater(t *testing.T) {
 func TestADriverWithoutLimitsIsAskedSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, "/jobs/a")
-		defer l.stop()
 		l.fails["GPU-a"] = gpu.ErrNoMemoryLimits
 		d := owns("a", "GPU-a", l.in(10, "/jobs/a"))
 		if calls, holds := l.seconds(599, d); len(calls) != 1 || len(holds) != 0 ||
@@ -276,7 +270,6 @@ func TestADriverThatHangsDelaysNoOtherGPU(t *testing.T) {
 func TestADriverIsLeftAloneByWhoAsksNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, "/jobs/a")
-		defer l.stop()
 		l.seconds(3, owns("a", "GPU-a", l.in(10, "/jobs/a")))
 		time.Sleep(time.Hour)
 		l.mu.Lock()

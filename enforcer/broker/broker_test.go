@@ -598,17 +598,16 @@ func TestRunEndsDuringAMessage(t *testing.T) {
 		return "a", nil
 	}}})
 	fixture.Must(t, err)
-	cancel, ended := serve(t, b)
-	defer cancel()
+	end := fixture.Running(t, b.Run)
 	c := connect(t, b.options.Socket)
 	c.send(wire.TypeHello, hello("a", 1))
 	<-handled
-	cancel()
+	go end()
 	if h, _, err := c.next(patience); !errors.Is(err, io.EOF) {
 		t.Errorf("%v, %v instead of the end of the connection", h.Type, err)
 	}
 	close(goOn)
-	ended()
+	end()
 }
 
 // TestAlarm holds that an alarm rings at its time, though nobody reads it, does

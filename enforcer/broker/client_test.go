@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"context"
 	"errors"
 	"io"
 	"maps"
@@ -67,27 +66,8 @@ func start(tb testing.TB, o Options, change func(*Broker)) *Broker {
 	if change != nil {
 		change(b)
 	}
-	cancel, ended := serve(tb, b)
-	tb.Cleanup(func() { cancel(); ended() })
+	fixture.Running(tb, b.Run)
 	return b
-}
-
-// serve runs a broker until it is cancelled; ended waits for its end.
-func serve(tb testing.TB, b *Broker) (cancel context.CancelFunc, ended func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	end := make(chan error, 1)
-	go func() { end <- b.Run(ctx) }()
-	return cancel, func() {
-		tb.Helper()
-		select {
-		case err := <-end:
-			if err != nil {
-				tb.Error(err)
-			}
-		case <-time.After(patience):
-			tb.Error("the broker does not end")
-		}
-	}
 }
 
 // stopClock stops the broker's clock, so that a test sees a rate within one moment.

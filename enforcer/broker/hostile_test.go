@@ -2,7 +2,6 @@ package broker
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -53,17 +52,13 @@ func serveAlone(t *testing.T, path string, n int) {
 	jump := b.clockThatJumps()
 	b.timing.stale = time.Hour  // a minute is no absence
 	b.timing.behind = time.Hour // a busy machine may serve nobody for a while
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- b.Run(ctx) }()
+	fixture.Running(t, b.Run)
 	fmt.Println("listens")
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		by := fixture.Value(time.ParseDuration(lines.Text()))(t)
 		jump(by)
 		fmt.Println(b.Stats().Starved, b.Doubtful())
 	}
-	cancel()
-	fixture.Must(t, <-ended)
 }
 
 // opens connects to a broker with a raw socket that no finaliser closes; -1 if that fails.

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"context"
 	"errors"
 	"os"
 	"testing"
@@ -96,16 +95,13 @@ func TestNoDescriptors(t *testing.T) {
 		}
 		filling = append(filling, fd)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- b.Run(ctx) }()
+	end := fixture.Running(t, b.Run)
 	eventually(t, "no descriptor is free", func() bool { return b.counters.starved.Load() > 1 })
 	for _, fd := range filling {
 		_ = unix.Close(fd)
 	}
 	c.hello(wire.TypeHello, hello("a", 1))
 	c.sync()
-	cancel()
-	fixture.Must(t, <-ended)
+	end()
 	c.gone()
 }
