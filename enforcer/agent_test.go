@@ -56,17 +56,15 @@ func startAgentOn(t *testing.T, h *host, enforcer string, roles ...string) *agen
 	t.Helper()
 	a := &agent{host: h, t: t}
 	a.path = fixture.Value(program())(t)
-	a.dir = fixture.Value(os.MkdirTemp("", "agent"))(t)
+	a.dir = fixture.ShortDir(t)
 	t.Cleanup(func() {
 		for _, role := range roles {
 			if t.Failed() {
 				t.Log(a.log(role))
 			}
 		}
-		_ = os.RemoveAll(a.dir)
 	})
-	file := filepath.Join(a.dir, "gpusteward.yml")
-	fixture.Must(t, os.WriteFile(file, []byte("enforcer:\n  enabled: true\n"+enforcer), 0o644))
+	fixture.Rewrite(t, filepath.Join(a.dir, "gpusteward.yml"), "enforcer:\n  enabled: true\n"+enforcer)
 	a.socket = filepath.Join(a.dir, "run/broker/broker.sock")
 	a.hook = []string{"LD_PRELOAD=" + fixture.Given(t, "GS_HOOK", "hook/build/libgpusteward.so"),
 		"GPUSTEWARD_SOCKET=" + a.socket}

@@ -3,7 +3,6 @@ package enforcer_test
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -74,10 +73,7 @@ func TestBrokerProcess(t *testing.T) {
 		Slices: os.Getenv("GS_TEST_SLICES") == "auto",
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}))(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() { ended <- b.Run(ctx) }()
+	fixture.Running(t, b.Run)
 	fmt.Println("listening")
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		if line := lines.Bytes(); bytes.HasPrefix(line, []byte("[")) {
@@ -90,6 +86,4 @@ func TestBrokerProcess(t *testing.T) {
 		raw := fixture.Value(json.Marshal(b.Stats()))(t)
 		fmt.Printf("stats %s\n", raw)
 	}
-	cancel()
-	fixture.Must(t, <-ended)
 }

@@ -1,9 +1,7 @@
 package enforcer_test
 
 import (
-	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -49,15 +47,11 @@ func (r *recorder) env() []string {
 // whose traces look gets, and returns its socket.
 func observeWith(t *testing.T, look func(broker.Traced)) (socket string) {
 	t.Helper()
-	dir := fixture.Value(os.MkdirTemp("", "jobs"))(t)
 	free := broker.Quota{Quota: quota.Quota{Limit: 1}, Weight: 1}
-	socket = filepath.Join(dir, "s")
+	socket = filepath.Join(fixture.ShortDir(t), "s")
 	b, err := broker.New(broker.Options{Socket: socket, Policy: book{{"", free}, {"observed", free}}, Observe: look})
 	fixture.Must(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	var tasks sync.WaitGroup
-	tasks.Go(func() { _ = b.Run(ctx) })
-	t.Cleanup(func() { cancel(); tasks.Wait(); os.RemoveAll(dir) })
+	fixture.Running(t, b.Run)
 	return socket
 }
 
@@ -128,17 +122,17 @@ func traceOf(t *testing.T, threads int) {
 }
 
 // of returns the events of a process once its session has ended.
-func (r *recorder) of(t *testing.T, pid int) []wire.Event {
+func (r *recorder) of(t *testing.T, pid int) (events []wire.Event) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	fixture.Eventually(t, "its session has ended", func() bool {
 		r.mu.Lock()
-		if one := r.events[pid]; one != nil && one.ended {
-			defer r.mu.Unlock()
-			return one.events
+		defer r.mu.Unlock()
+		one := r.events[pid]
+		if one == nil || !one.ended {
+			return false
 		}
-		r.mu.Unlock()
-		if time.Now().After(end) {
-			t.Fatal("after a minute its session has not ended")
-		}
-	}
+		events = one.events
+		return true
+	})
+	return events
 }
