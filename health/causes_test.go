@@ -629,6 +629,13 @@ var linkScenes = []scene{
 		}},
 }
 
+// usersCrash has another user's job crash on GPU 3 every two hours.
+func usersCrash(s *stage) {
+	if s.at%(2*time.Hour) == 0 {
+		s.xid(31, 3, fmt.Sprint("user:", s.at/time.Hour))
+	}
+}
+
 var xidScenes = []scene{
 	{check: "xid_repeat", name: "jobs that are killed, of which nobody knows whose", length: 24 * time.Hour,
 		pace: time.Minute, play: func(s *stage) {
@@ -638,25 +645,17 @@ var xidScenes = []scene{
 		}},
 	{check: "xid_repeat", name: "a queue on one GPU whose users' jobs crash, and other work on the others",
 		length: 12 * time.Hour, pace: time.Minute, want: incident.Info, within: 8*time.Hour + time.Minute,
-		play: func(s *stage) {
-			if s.at%(2*time.Hour) == 0 {
-				s.xid(31, 3, fmt.Sprint("user:", s.at/time.Hour))
-			}
-		}},
+		play: usersCrash},
 	{check: "xid_repeat", name: "five users on one GPU that replaced a row of its memory", length: 12 * time.Hour,
 		pace: time.Minute, want: incident.Warning, within: 8*time.Hour + time.Minute, play: func(s *stage) {
-			if s.at%(2*time.Hour) == 0 {
-				s.xid(31, 3, fmt.Sprint("user:", s.at/time.Hour))
-			}
+			usersCrash(s)
 			if s.at == time.Hour {
 				s.xid(63, 3, "")
 			}
 		}},
 	{check: "xid_repeat", name: "five users on one GPU, and a row that another replaced", length: 12 * time.Hour,
 		pace: time.Minute, want: incident.Info, within: 8*time.Hour + time.Minute, play: func(s *stage) {
-			if s.at%(2*time.Hour) == 0 {
-				s.xid(31, 3, fmt.Sprint("user:", s.at/time.Hour))
-			}
+			usersCrash(s)
 			if s.at == time.Hour {
 				s.xid(63, 4, "")
 			}
