@@ -8,6 +8,9 @@
 // compare hosts, straggler.go compares ranks across hosts, slo.go and recording.go have service
 // levels and recording rules. scene.go is the scene of several hosts in which they are tested.
 //
+// minimal.go derives from all rules which series a host must show for them: the profile minimal
+// of /metrics.
+//
 // Invariants: a rule and the host's check have the same thresholds, because they have the same
 // row; promtool runs the test of each rule; an alert has one runbook entry.
 //

@@ -37,7 +37,7 @@ tests:
 
 // Files returns the text of all generated files by name.
 func Files() map[string]string {
-	files := map[string]string{"RUNBOOK.md": runbook()}
+	files := map[string]string{"RUNBOOK.md": runbook(), "../exporter/minimal.tsv": minimal()}
 	add := func(name, head string, rules []rule, tests []ruleTest) {
 		var b strings.Builder
 		b.WriteString(head)

@@ -99,6 +99,15 @@ func (r *Readings) Add(m *Metric, delta float64, labels ...string) {
 	r.Set(m, r.Keep(m, delta, labels...), labels...)
 }
 
+// AddSince is Add for a counter with a known past.
+func (r *Readings) AddSince(o *Origin, m *Metric, delta float64, labels ...string) {
+	n := len(r.Samples)
+	r.Add(m, delta, labels...)
+	if len(r.Samples) > n {
+		r.Samples[n].Origin = o
+	}
+}
+
 // Keep raises a counter as Add does, but does not show it.
 func (r *Readings) Keep(m *Metric, delta float64, labels ...string) float64 {
 	key := m.Name + "\x00" + strings.Join(labels, "\x00")

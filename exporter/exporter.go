@@ -34,6 +34,7 @@ type Options struct {
 	Grafana   func() string            // URL of a Grafana with the dashboards; nil or empty: there is none
 	Note      string                   // shown on the page and in the state
 	Hostname  string                   // empty: the kernel's host name
+	Minimal   func() bool              // whether /metrics has the minimal profile alone; nil: it has all
 	Interval  func() time.Duration     // how often the samples change; 0: every scrape reads them
 	PProf     bool                     // serve /debug/pprof
 	Log       *slog.Logger
@@ -111,7 +112,7 @@ func (s *Server) cacheable() http.Handler {
 	asDCGM := func() []collectors.Sample { return dcgm(s.options.Samples(), s.options.Hostname, s.options.XID) }
 	mux := http.NewServeMux()
 	for path, v := range map[string]*gatherer{
-		"/metrics":      {samples: s.options.Samples, self: s.self},
+		"/metrics":      {samples: s.options.Samples, self: s.self, minimal: s.options.Minimal},
 		"/metrics/dcgm": {samples: asDCGM, sparse: true},
 	} {
 		mux.Handle(path, s.families(v, formats[path]))

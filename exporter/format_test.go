@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
@@ -24,6 +25,7 @@ import (
 	"gpusteward/collectors"
 	_ "gpusteward/collectors/all"
 	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
 	"gpusteward/health"
 	"gpusteward/internal/fixture"
 )
@@ -328,6 +330,25 @@ func TestIncidentsHaveExemplars(t *testing.T) {
 			t.Errorf("%v has the exemplar %v", m.Label, e)
 		}
 	}
+}
+
+// TestSuddenCountersBeginAtZero: increase() finds the first XID of a code. The page shows it at once.
+func TestSuddenCountersBeginAtZero(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		xid := collectors.Sample{Metric: faults.XIDErrors, Labels: []string{"0", "GPU-0", "79", ""}, Value: 2,
+			Origin: &collectors.Origin{Since: time.Now()}}
+		v := &gatherer{samples: func() []collectors.Sample { return []collectors.Sample{xid} }}
+		for _, want := range []float64{0, 2} {
+			all, done, _ := v.Gather()
+			c := all[0].Metric[0].GetCounter()
+			fixture.Equal(t, c.GetValue(), want, "its value")
+			fixture.Equal(t, c.GetCreatedTimestamp().AsTime().Equal(xid.Origin.Since), true, "it tells when it began")
+			done()
+			time.Sleep(suddenZero)
+		}
+		fixture.Equal(t, xid.Value, 2, "the sample itself")
+	})
 }
 
 // TestOpenMetricsHasUnits reads OpenMetrics by its rules: the unit of a family

@@ -23,10 +23,15 @@ import (
 // exception: they are few, and are converted.
 type gatherer struct {
 	samples func() []collectors.Sample
-	self    *timed    // gathered as well; nil: nothing
-	sparse  bool      // leaves empty labels out
-	spare   sync.Pool // of *gathering
+	self    *timed      // gathered as well; nil: nothing
+	minimal func() bool // whether only the minimal profile is shown; nil: never
+	sparse  bool        // leaves empty labels out
+	spare   sync.Pool   // of *gathering
 }
+
+// suddenZero is how long a new series of a Sudden counter is 0. Every scraper
+// with an interval of up to a minute, as the rules require, meets it as 0.
+const suddenZero = time.Minute
 
 // A gathering is the memory of one Gather.
 type gathering struct {
@@ -88,8 +93,10 @@ func familyOf(m *collectors.Metric) *family {
 // Gather converts the current samples, sorted by family. The caller may use the
 // families until it calls done.
 func (v *gatherer) Gather() (out []*dto.MetricFamily, done func(), err error) {
-	samples := v.samples()
-	labels := 0
+	samples, now, minimal, labels := v.samples(), time.Now(), v.minimal != nil && v.minimal(), 0
+	if minimal {
+		samples = Minimal(samples)
+	}
 	for i := range samples {
 		labels += len(samples[i].Labels)
 	}
@@ -118,6 +125,9 @@ func (v *gatherer) Gather() (out []*dto.MetricFamily, done func(), err error) {
 			c.Value, c.Exemplar, c.CreatedTimestamp, m.Counter = &s.Value, nil, nil, c
 			if s.Origin != nil {
 				trace(c, s.Origin)
+				if s.Metric.Sudden && now.Sub(s.Origin.Since) < suddenZero {
+					c.Value = new(0.)
+				}
 			}
 		case collectors.HistogramType:
 			m.Histogram = histogram(s.Histogram)
@@ -139,7 +149,11 @@ func (v *gatherer) Gather() (out []*dto.MetricFamily, done func(), err error) {
 	}
 	if v.self != nil {
 		if own := v.self.latest.Load(); own != nil {
-			out = append(out, *own...)
+			for _, f := range *own {
+				if !minimal || strings.HasPrefix(f.GetName(), "gpusteward_") {
+					out = append(out, f)
+				}
+			}
 		}
 	}
 	slices.SortFunc(out, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })

@@ -148,6 +148,29 @@ func (c Condition) And(others ...Condition) Condition {
 	return c
 }
 
+// Zeros says what a condition needs of the series that are 0.
+type Zeros string
+
+// What a condition needs, more than by the one before.
+const (
+	NoZeros  Zeros = "found" // one that is 0 means the same as one that is absent
+	OneZero  Zeros = "one"   // one of each GPU means the same as all
+	AllZeros Zeros = "all"
+)
+
+// Zeros returns what the condition, by itself, needs of its signal's series.
+func (c Condition) Zeros() Zeros {
+	switch g := c.Signal; {
+	case g.merges == nil || c.Threshold < 0 && !g.merges.alone():
+		return AllZeros
+	case !c.holds(0, c.Threshold):
+		return NoZeros
+	case len(g.by) > 0:
+		return AllZeros
+	}
+	return OneZero
+}
+
 // holds compares v with the threshold.
 func (c Condition) holds(v, threshold float64) bool {
 	switch c.Op {

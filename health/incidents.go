@@ -62,7 +62,7 @@ func (i Incidents) Signal() *Signal {
 		}
 		return src.gauge(e, before, after)
 	}
-	g.counts = &i
+	g.counts, g.merges = &i, &src
 	counts = append(counts, &i)
 	g.read = func(_ *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 		gather(src, s, func(a, b float64) float64 { return max(a, b) }, put)

@@ -26,6 +26,7 @@ type Signal struct {
 	optional bool          // its absence means nothing: a GPU may have no peers
 	counts   *Incidents    // the incidents that it counts, if it does
 	source   *source       // of a gauge's value: its series name the parts
+	merges   *source       // gauges of which the value is the largest or the sum
 	read     func(m *memory, s *derived.Snapshot, put func(incident.Entity, float64))
 	example  func(e incident.Entity, before, after float64) []Example
 	excused  func(e incident.Entity) [][]Example // series that look like the example and give no value
@@ -196,7 +197,7 @@ func (src source) signal(query, words string) *Signal {
 func Value(m *collectors.Metric, where ...string) *Signal {
 	src := from(m, where)
 	g := src.signal(src.collapsed("max", src.selector()), src.words())
-	g.source = &src
+	g.source, g.merges = &src, &src
 	g.read = func(_ *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 		gather(src, s, func(a, b float64) float64 { return max(a, b) }, put)
 	}
@@ -207,6 +208,7 @@ func Value(m *collectors.Metric, where ...string) *Signal {
 func Sum(m *collectors.Metric, where ...string) *Signal {
 	src := from(m, where)
 	g := src.signal(src.collapsed("sum", src.selector()), "the sum of "+src.words())
+	g.merges = &src
 	g.read = func(_ *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 		gather(src, s, func(a, b float64) float64 { return a + b }, put)
 	}

@@ -28,6 +28,7 @@ type Metric struct {
 	Name, Help string
 	Type       Type
 	Labels     []string // the first two of a GPU's metric are gpu and uuid
+	Sudden     bool     // set by Suddenly
 
 	least, most float64 // the range that real hardware can show
 }
@@ -95,6 +96,14 @@ func (m *Metric) Unit() string {
 // Signed allows negative values.
 func (m *Metric) Signed() *Metric {
 	m.least = -m.most
+	return m
+}
+
+// Suddenly says that a series of a counter begins when something happened.
+// /metrics shows it as 0 for its first minute, and Prometheus's increase() then
+// finds what happened first.
+func (m *Metric) Suddenly() *Metric {
+	m.Sudden = true
 	return m
 }
 

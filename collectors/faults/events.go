@@ -15,12 +15,15 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// Events raised by the driver. XID codes that a rule names exist from the
-// start, because increase() misses the first increment of a new counter.
+// Events raised by the driver.
 var (
+	XIDs = collectors.Counter("nvgpu_xids_total", "XID errors of any code since the agent opened the GPU.")
+	// Some hundred codes exist, of which a GPU has met none: a code's counter
+	// exists from its first XID, unless Config.XIDs has it.
 	XIDErrors = collectors.Counter("nvgpu_xid_errors_total",
-		"XID errors since the agent opened the GPU, by code; 999 is an XID without a code from the driver.",
-		"xid", "gi")
+		"XID errors since the agent opened the GPU, by code; 999 is an XID without a code from the driver. A code "+
+			"that appears is 0 for a minute, so that increase() finds its first XID.",
+		"xid", "gi").Suddenly()
 	XIDLast = collectors.Gauge("nvgpu_xid_last_timestamp_seconds", "Unix time of the last XID error.", "xid")
 	Events  = collectors.Counter("nvgpu_events_total", "Other driver events since the agent opened the GPU.", "type")
 )
@@ -38,14 +41,18 @@ var _ = collectors.Register(collectors.Collector{
 	Name:    "events",
 	Doc:     "XID errors and other events of the driver.",
 	Tier:    collectors.Fast,
-	Metrics: []*collectors.Metric{XIDErrors, XIDLast, Events},
+	Metrics: []*collectors.Metric{XIDs, XIDErrors, XIDLast, Events},
 	Open: func(g *gpu.Device) collectors.Read {
 		set, supported, ret := g.Events(wantedEvents)
 		if ret != nvml.SUCCESS {
-			return func(_ *gpu.Device, out *collectors.Readings) { out.Put(XIDErrors, 0, ret); out.Put(Events, 0, ret) }
+			return func(_ *gpu.Device, out *collectors.Readings) {
+				for _, m := range []*collectors.Metric{XIDs, XIDErrors, Events} {
+					out.Put(m, 0, ret)
+				}
+			}
 		}
-		c := &eventCounter{set: set, xids: map[[2]string]float64{}, last: map[string]time.Time{},
-			types: map[string]float64{}}
+		c := &eventCounter{set: set, xids: map[[2]string]float64{}, met: map[[2]string]*collectors.Origin{},
+			last: map[string]time.Time{}, types: map[string]float64{}}
 		for name, bit := range gpu.EventTypes {
 			if supported&bit != 0 {
 				c.types[name] = 0
@@ -59,13 +66,15 @@ var _ = collectors.Register(collectors.Collector{
 // that it has ever met, so it keeps its counts between passes.
 type eventCounter struct {
 	set   gpu.EventSet
-	xids  map[[2]string]float64 // in this pass, by code and GPU instance
-	types map[string]float64    // in this pass, by name
-	last  map[string]time.Time  // by code
+	xids  map[[2]string]float64            // in this pass, by code and GPU instance
+	met   map[[2]string]*collectors.Origin // the keys of all so far; nil if they were shown before
+	types map[string]float64               // in this pass, by name
+	last  map[string]time.Time             // by code
 }
 
 func (c *eventCounter) read(g *gpu.Device, out *collectors.Readings) {
-	for key := range c.xids {
+	clear(c.xids)
+	for key := range c.met {
 		c.xids[key] = 0
 	}
 	for name := range c.types {
@@ -74,6 +83,7 @@ func (c *eventCounter) read(g *gpu.Device, out *collectors.Readings) {
 	for _, code := range out.Config.XIDs {
 		c.xids[[2]string{strconv.Itoa(code), ""}] = 0
 	}
+	all := 0.
 	for range maxEvents {
 		raw, ret := c.set.Wait(0)
 		if ret != nvml.SUCCESS {
@@ -86,14 +96,22 @@ func (c *eventCounter) read(g *gpu.Device, out *collectors.Readings) {
 		out.Events(e)
 		if e.Type == xidType {
 			code := strconv.FormatUint(e.Code, 10)
-			c.xids[[2]string{code, e.GI}]++
+			key := [2]string{code, e.GI}
+			if _, shown := c.xids[key]; !shown {
+				c.met[key] = &collectors.Origin{Since: out.Now}
+			} else if c.met[key] == nil {
+				c.met[key] = nil // it was 0 before
+			}
+			c.xids[key]++
+			all++
 			c.last[code] = out.Now
 		} else {
 			c.types[e.Type]++
 		}
 	}
+	out.Add(XIDs, all)
 	for key, n := range c.xids {
-		out.Add(XIDErrors, n, key[0], key[1])
+		out.AddSince(c.met[key], XIDErrors, n, key[0], key[1])
 	}
 	for xid, t := range c.last {
 		out.Set(XIDLast, float64(host.Rebased(t, out.Now).UnixMilli())/1e3, xid)

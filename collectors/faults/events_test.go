@@ -93,7 +93,14 @@ func TestXIDsAreCountedFromZero(t *testing.T) {
 		hosttest.Want(t, h, 0, XIDErrors, "0", "31", "")
 		hosttest.Want(t, h, 0, XIDErrors, "0", "79", "")
 		hosttest.WantNone(t, h, XIDErrors, "0", "45", "")
+		hosttest.Want(t, h, 0, XIDs, "0")
 		hosttest.Advance(15 * time.Second)
+		hosttest.Want(t, h, 2, XIDs, "0")
+		for _, s := range h.Samples() { // 45 is new, 31 was 0 before
+			if s.Metric == XIDErrors && (s.Origin != nil) != (s.Labels[2] == "45") {
+				t.Errorf("XID %s began at %v", s.Labels[2], s.Origin)
+			}
+		}
 		hosttest.Want(t, h, 1, XIDErrors, "0", "31", "")
 		hosttest.Want(t, h, 1, XIDErrors, "0", "45", "")
 		hosttest.Want(t, h, 0, XIDErrors, "0", "79", "")

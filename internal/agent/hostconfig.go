@@ -73,7 +73,7 @@ func bareHostConfig(f flags, c config.Config, name string, log *slog.Logger) *ho
 // config returns the collectors' part of c. Files of this host say nothing
 // about simulated GPUs.
 func (m *hostConfig) config(c config.Config) collectors.Config {
-	part := c.Collectors.Config()
+	part := c.Reads()
 	part.Broker = m.broker // from the start, as the broker is
 	if m.real {
 		part.HAMi = c.Workloads.HAMi

@@ -29,11 +29,13 @@ type observedHost struct {
 type webConfig struct {
 	grafana   string
 	processes bool // they may be listed
+	minimal   bool // /metrics has the minimal profile
 }
 
 // configure applies another configuration to the page.
 func (n *observedHost) configure(c config.Config) {
-	n.web.Store(&webConfig{grafana: c.Web.GrafanaURL, processes: c.Collectors.PerProcess})
+	n.web.Store(&webConfig{grafana: c.Web.GrafanaURL, processes: c.Collectors.PerProcess,
+		minimal: c.Metrics.Profile == config.MinimalProfile})
 }
 
 // newObservedHost returns the observed host of m. It serves the samples of more
@@ -61,6 +63,7 @@ func newObservedHost(f flags, c config.Config, m *hostConfig, more func() []coll
 		Parent:  n.host.Parent,
 		XID:     func(code int) string { return incident.XIDs()[code].Description },
 		Grafana: func() string { return n.web.Load().grafana },
+		Minimal: func() bool { return n.web.Load().minimal },
 		Note:    m.note,
 		PProf:   f.pprof,
 		Log:     m.options.Log,

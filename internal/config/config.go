@@ -30,6 +30,7 @@ const Longest = 1 << 20
 // and a test compares it with this type.
 type Config struct {
 	Collectors Collectors `yaml:"collectors"`
+	Metrics    Metrics    `yaml:"metrics"`
 	Workloads  Workloads  `yaml:"workloads"`
 	Health     Health     `yaml:"health"`
 	Enforcer   Enforcer   `yaml:"enforcer"`
@@ -79,6 +80,7 @@ func defaults(root string) Config {
 	d := collectors.DefaultConfig()
 	c := Config{
 		Collectors: Collectors{Fast: d.Fast, Medium: d.Medium, Slow: d.Slow},
+		Metrics:    Metrics{Profile: DefaultProfile},
 		Workloads: Workloads{Docker: on("/run/docker.sock"), Podman: on("/run/podman/podman.sock"),
 			PodLogs: on("/var/log/containers"), Kubelet: on("/run/gpusteward/kubelet/allocations.json"),
 			HAMi: on("/usr/local/vgpu")},
@@ -96,7 +98,9 @@ const kubeletSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 // validate returns the errors, each with its key.
 func (c Config) validate() error {
 	var wrong input.Errors
-	wrong.Below("", c.Collectors.Config().Validate())
+	wrong.Below("", c.Reads().Validate())
+	wrong.If(!slices.Contains(profiles, c.Metrics.Profile), "metrics.profile: there is no profile %q; it is %s, %s or %s%s",
+		c.Metrics.Profile, profiles[0], profiles[1], profiles[2], input.Instead(c.Metrics.Profile, profiles))
 	w := c.Workloads
 	for _, of := range []struct{ key, path string }{{"docker", w.Docker}, {"podman", w.Podman}, {"pod_logs", w.PodLogs},
 		{"kubelet", w.Kubelet}, {"hami", w.HAMi}} {
@@ -121,11 +125,30 @@ type Collectors struct {
 	ExpectedGPUs count         `yaml:"expected_gpus"`
 }
 
-// Config returns the configuration of the collectors.
-func (c Collectors) Config() collectors.Config {
-	return collectors.Config{Fast: c.Fast, Medium: c.Medium, Slow: c.Slow, Enable: c.Enable, Disable: c.Disable,
-		PerLink: c.PerLink, PerProcess: c.PerProcess, Devices: int(c.ExpectedGPUs), XIDs: incident.AlertableXIDs()}
+// Reads returns the configuration of the collectors.
+func (c Config) Reads() collectors.Config {
+	r := c.Collectors
+	reads := collectors.Config{Fast: r.Fast, Medium: r.Medium, Slow: r.Slow, Enable: r.Enable, Disable: r.Disable,
+		PerLink: r.PerLink, PerProcess: r.PerProcess, Devices: int(r.ExpectedGPUs)}
+	if c.Metrics.Profile == AllProfile {
+		reads.XIDs = incident.AlertableXIDs()
+	}
+	return reads
 }
+
+// Metrics says which series /metrics has.
+type Metrics struct {
+	Profile string `yaml:"profile"`
+}
+
+// The profiles of /metrics.
+const (
+	MinimalProfile = "minimal" // what the rules need
+	DefaultProfile = "default" // what the driver answers, and what happened
+	AllProfile     = "all"     // also counters of what did not happen
+)
+
+var profiles = []string{MinimalProfile, DefaultProfile, AllProfile}
 
 // Workloads says where to look up the names and the allocations of workloads.
 // An empty path disables a source.

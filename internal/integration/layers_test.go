@@ -129,7 +129,8 @@ var owners = map[string][]string{
 	"github.com/rs/zerolog":                                  {"internal/agent"},
 	"github.com/gdamore/tcell":                               {"exporter"},
 	"github.com/coreos/go-systemd":                           {"internal/agent"},
-	"github.com/prometheus/alertmanager":                     {}, // tests alone: with go-openapi it is 1.6 MB
+	"github.com/prometheus/alertmanager/pkg/labels":          {"exporter", "health/notifier"},
+	"github.com/prometheus/alertmanager/api":                 {"health/notifier"},
 	"github.com/go-openapi":                                  {},
 	"github.com/klauspost/compress/gzhttp":                   {}, // brings zstd, 0.5 MB
 	"github.com/grafana/grafana-foundation-sdk":              {"dashboards"},
