@@ -55,6 +55,7 @@ type Control struct {
 // An Action is what an order runs.
 type Action struct {
 	Takes []string // the arguments, each of which is required exactly once
+	May   []string // further arguments, each of which may be there once
 	// Do runs the action. It returns a message for the operator, or why the action
 	// is not possible.
 	Do func(context.Context, url.Values) (string, error)
@@ -68,13 +69,14 @@ func (a Action) check(arguments url.Values) error {
 				strings.Join(a.Takes, " and "), name)
 		}
 	}
-	for name := range arguments {
+	all := slices.Concat(a.Takes, a.May)
+	for name, values := range arguments {
 		switch {
-		case slices.Contains(a.Takes, name):
-		case len(a.Takes) == 0:
+		case slices.Contains(all, name) && len(values) == 1:
+		case len(all) == 0:
 			return fmt.Errorf("it takes no arguments, but was given %q", name)
 		default:
-			return fmt.Errorf("it takes %s, but was given %q", strings.Join(a.Takes, " and "), name)
+			return fmt.Errorf("it takes %s, each once, but was given %q", strings.Join(all, " and "), name)
 		}
 	}
 	return nil
@@ -238,7 +240,7 @@ func (c *Control) do(w http.ResponseWriter, r *http.Request, who peer, name stri
 	said, err := action.Do(ctx, r.Form)
 	c.Done()
 	log := c.Log.With("action", name, "pid", who.pid, "uid", who.uid, "took", time.Since(began).String())
-	for _, argument := range action.Takes {
+	for _, argument := range slices.Concat(action.Takes, action.May) {
 		log = log.With(argument, r.Form.Get(argument))
 	}
 	switch {

@@ -103,7 +103,7 @@ func TestControlSocketAnswers(t *testing.T) {
 		{"POST", "/ack?check=a", 400, "entity is missing"},
 		{"POST", "/ack?check=&entity=node", 400, "check is missing, empty"},
 		{"POST", "/ack?check=a&check=b&entity=node", 400, "check is missing, empty or repeated"},
-		{"POST", "/ack?check=a&entity=node&all=1", 400, `it takes check and entity, but was given "all"`},
+		{"POST", "/ack?check=a&entity=node&all=1", 400, `it takes check and entity, each once, but was given "all"`},
 		{"POST", "/drain?gpu=1", 400, `it takes no arguments, but was given "gpu"`},
 		{"POST", "/ack?check=%zz", 400, "ack: invalid URL escape"},
 	} {

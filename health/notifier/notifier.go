@@ -1,7 +1,8 @@
 // Package notifier sends alerts to Alertmanagers. It holds one state for each
 // alert, and remembers what each Alertmanager has received: one that is down
 // delays no other, and receives everything that it missed. Alerts expire four
-// minutes after an agent dies.
+// minutes after an agent dies. For the maintenance of a host it sets and ends
+// silences.
 package notifier
 
 import (
@@ -60,6 +61,7 @@ type Options struct {
 	// "http://am0:9093", with a path if there is a prefix
 	URLs []string
 	HTTP config.HTTPClientConfig // TLS and credentials, the same for all
+	Page string                  // URL of the agent's page, to which alerts link; "" if nobody knows it
 	Log  *slog.Logger
 
 	transport http.RoundTripper // in place of HTTP, for tests; otherwise nil

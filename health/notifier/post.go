@@ -14,17 +14,20 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/alertmanager/alert"
 	"github.com/prometheus/common/config"
+	"github.com/prometheus/common/model"
 
 	"gpusteward/health"
 )
 
 // A poster posts alerts to one Alertmanager. Safe for concurrent use.
 type poster struct {
-	url      string // without credentials, for display
-	endpoint string
-	client   *http.Client
-	ahead    atomic.Int64 // nanoseconds by which its clock is ahead of this host's, to within clocksDiffer
+	url    string   // without credentials, for display
+	api    *url.URL // of version 2, without credentials
+	page   string   // the agent's own page; "" if nobody knows it
+	client *http.Client
+	ahead  atomic.Int64 // nanoseconds by which its clock is ahead of this host's, to within clocksDiffer
 }
 
 // clocksDiffer is the smallest difference between two clocks that counts.
@@ -57,7 +60,7 @@ func newPoster(address string, o Options) (*poster, error) {
 	// To follow a redirect would ask for the alerts instead of posting them.
 	client := &http.Client{Transport: transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	return &poster{url: strings.TrimSuffix(u.String(), "/"), endpoint: u.JoinPath("api/v2/alerts").String(),
+	return &poster{url: strings.TrimSuffix(u.String(), "/"), api: u.JoinPath("api/v2"), page: o.Page,
 		client: client}, nil
 }
 
@@ -69,13 +72,17 @@ func newPoster(address string, o Options) (*poster, error) {
 func (p *poster) post(ctx context.Context, batch []entry, now, lapse time.Time) error {
 	for first := true; ; first = false {
 		ahead := p.ahead.Load()
-		all := make([]alert, len(batch))
+		all := make([]model.Alert, len(batch))
 		for i, e := range batch {
-			all[i] = postable(e.Alert, now, lapse, time.Duration(ahead))
+			a := postable(e.Alert, now, lapse, time.Duration(ahead), p.page)
+			if err := a.Validate(); err != nil { // as it would answer
+				return &statusError{http.StatusBadRequest, err.Error()}
+			}
+			all[i] = a.Alert
 		}
 		body, err := json.Marshal(all)
 		if err == nil {
-			err = p.send(ctx, body)
+			_, err = p.ask(ctx, http.MethodPost, p.api.JoinPath("alerts"), body)
 		}
 		if !first || p.ahead.Load() == ahead {
 			return err
@@ -83,18 +90,11 @@ func (p *poster) post(ctx context.Context, batch []entry, now, lapse time.Time) 
 	}
 }
 
-// An alert is Alertmanager's models.PostableAlert. The tests decode it with that
-// type, which brings 2 MB of validation to a program.
-type alert struct {
-	Labels      map[string]string `json:"labels"`
-	Annotations map[string]string `json:"annotations,omitempty"`
-	StartsAt    time.Time         `json:"startsAt"`
-	EndsAt      time.Time         `json:"endsAt"`
-}
-
 // postable returns a in a form that Alertmanager accepts: it refuses an alert
 // that ends before it starts, as one may seem to after the clock was set back.
-func postable(a health.Alert, now, lapse time.Time, ahead time.Duration) alert {
+// Its type is that with which Alertmanager checks what it receives; the models of
+// its API would bring 1.7 MB to the program, and the tests decode with them.
+func postable(a health.Alert, now, lapse time.Time, ahead time.Duration, page string) *alert.Alert {
 	starts, ends := a.Starts, a.Ends
 	if ends.IsZero() {
 		ends = lapse
@@ -104,7 +104,30 @@ func postable(a health.Alert, now, lapse time.Time, ahead time.Duration) alert {
 	} else if starts.After(ends) {
 		starts = ends
 	}
-	return alert{Labels: a.Labels, Annotations: a.Annotations, StartsAt: starts.Add(ahead), EndsAt: ends.Add(ahead)}
+	return &alert.Alert{Alert: model.Alert{Labels: labelSet(a.Labels), Annotations: labelSet(a.Annotations),
+		StartsAt: starts.Add(ahead), EndsAt: ends.Add(ahead), GeneratorURL: pageOf(a.Labels, page)}}
+}
+
+func labelSet(m map[string]string) model.LabelSet {
+	s := make(model.LabelSet, len(m))
+	for name, value := range m {
+		s[model.LabelName(name)] = model.LabelValue(value)
+	}
+	return s
+}
+
+// pageOf returns the URL of the page about an alert's workload, tenant, GPU or
+// host; "" if that of the host is not known.
+func pageOf(labels map[string]string, page string) string {
+	if page == "" {
+		return ""
+	}
+	for _, of := range [][2]string{{"workload", "workload"}, {"tenant", "tenant"}, {"gpu", "uuid"}} {
+		if id := labels[of[1]]; id != "" {
+			return page + "/#" + of[0] + "=" + url.PathEscape(id)
+		}
+	}
+	return page
 }
 
 // A statusError is an answer other than 200.
@@ -129,16 +152,19 @@ func (e *statusError) final() bool {
 		e.code != http.StatusTooManyRequests
 }
 
-// send posts the body of a request. It notes the Alertmanager's clock.
-func (p *poster) send(ctx context.Context, body []byte) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.endpoint, bytes.NewReader(body))
+// maxAnswer bounds an answer, in bytes.
+const maxAnswer = 4 << 20
+
+// ask sends a request and returns the answer. It notes the Alertmanager's clock.
+func (p *poster) ask(ctx context.Context, method string, at *url.URL, body []byte) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, method, at.String(), bytes.NewReader(body))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
 	answer, err := p.client.Do(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { _ = answer.Body.Close() }()
 	if date, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
@@ -146,9 +172,10 @@ func (p *poster) send(ctx context.Context, body []byte) error {
 			p.ahead.Store(int64(ahead))
 		}
 	}
-	text, _ := io.ReadAll(io.LimitReader(answer.Body, 256)) // of an answer cut short, the status counts
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxAnswer)) // of an answer cut short, the status counts
 	if answer.StatusCode != http.StatusOK {
-		return &statusError{answer.StatusCode, strings.ToValidUTF8(strings.TrimSpace(string(text)), "")}
+		text = text[:min(len(text), 256)]
+		return nil, &statusError{answer.StatusCode, strings.ToValidUTF8(strings.TrimSpace(string(text)), "")}
 	}
-	return nil
+	return text, nil
 }

@@ -1,6 +1,7 @@
 package notifier
 
 import (
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -94,11 +95,27 @@ func TestAlertIsValidAfterClockJumps(t *testing.T) {
 			{now.Add(-time.Hour), now, now.Add(-time.Hour), now},
 			{now.Add(time.Hour), now, now, now},
 		} {
-			p := postable(health.Alert{Starts: c.starts, Ends: c.ends}, now, lapse, ahead)
+			p := postable(health.Alert{Starts: c.starts, Ends: c.ends}, now, lapse, ahead, "")
 			if !p.StartsAt.Equal(c.wantStarts.Add(ahead)) || !p.EndsAt.Equal(c.wantEnds.Add(ahead)) {
 				t.Errorf("%v to %v: %v to %v", c.starts, c.ends, p.StartsAt, p.EndsAt)
 			}
 		}
+	}
+}
+
+// TestPostedAlerts: what Alertmanager would refuse is not sent, and each alert leads to its page.
+func TestPostedAlerts(t *testing.T) {
+	p := fixture.Value(newPoster("http://127.0.0.1:1", Options{}))(t)
+	bad := []entry{{Alert: health.Alert{Labels: map[string]string{"not-a-name": "x"}, Starts: time.Now()}}}
+	var refused *statusError
+	if err := p.post(t.Context(), bad, time.Now(), time.Now().Add(time.Minute)); !errors.As(err, &refused) ||
+		!refused.ofContent() {
+		t.Errorf("%v", err)
+	}
+	for _, c := range [][3]string{{"", "uuid", ""}, {"http://n:1", "node", ""}, {"http://n:1", "uuid", "/#gpu=a%20b"},
+		{"http://n:1", "tenant", "/#tenant=a%20b"}, {"http://n:1", "workload", "/#workload=a%20b"}} {
+		a := postable(health.Alert{Labels: map[string]string{c[1]: "a b"}}, time.Now(), time.Now(), 0, c[0])
+		fixture.Equal(t, a.GeneratorURL, c[0]+c[2], "the page of a %s", c[1])
 	}
 }
 

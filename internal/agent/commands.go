@@ -140,7 +140,10 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 
 	drain := app.Command("drain", "Release the driver and every GPU, for a GPU reset, a MIG change or a "+
 		"driver upgrade. Requires root.")
-	resume := app.Command("resume", "Let a drained agent use the driver again. Requires root.")
+	quieted := false
+	quiet := drain.Flag("silence", "Silence the alerts about this host at each Alertmanager of the agent's configuration "+
+		"for this time, such as 2h; resume ends the silence.").PlaceHolder("2h").IsSetByUser(&quieted).String()
+	resume := app.Command("resume", "Let a drained agent use the driver again, and end the silence of drain. Requires root.")
 
 	ack := app.Command("ack", "Acknowledge a fault: clear a latched fault, accept a setting that drifted, or "+
 		"forget a GPU that was removed. Requires root.")
@@ -211,8 +214,16 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 	case dump.FullCommand():
 		err = dumped.run(ctx, f.runtimeDir, stdout)
 	case drain.FullCommand(), resume.FullCommand():
-		if _, err = exporter.Order(ctx, f.socket(exporter.ControlSocket), command, nil); err == nil {
+		arguments := url.Values{}
+		if quieted {
+			arguments.Set("silence", *quiet)
+		}
+		var said string
+		if said, err = exporter.Order(ctx, f.socket(exporter.ControlSocket), command, arguments); err == nil {
 			fmt.Fprintln(stdout, map[string]string{"drain": "drained.", "resume": "resumed."}[command])
+			if said != "" {
+				fmt.Fprintln(stdout, said)
+			}
 		}
 	case ack.FullCommand():
 		var said string

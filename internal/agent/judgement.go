@@ -28,11 +28,12 @@ type judgement struct {
 	monitor  *health.Monitor
 	journal  *journal.Journal
 	notifier *notifier.Notifier
+	node     string // name of the host
 	log      *slog.Logger
 }
 
 // newJudgement returns the judgement of the host m.
-func newJudgement(f flags, c config.Health, m *hostConfig, h *collectors.Host) (*judgement, error) {
+func newJudgement(f flags, c config.Config, m *hostConfig, h *collectors.Host) (*judgement, error) {
 	j := &judgement{log: m.options.Log}
 	boot, err := m.options.Kernel.BootID()
 	if err != nil {
@@ -45,11 +46,11 @@ func newJudgement(f flags, c config.Health, m *hostConfig, h *collectors.Host) (
 	if j.journal, _, err = journal.Open(journal.Options{Dir: dir, Node: m.name, Boot: boot, Log: j.log}); err != nil {
 		return nil, fmt.Errorf("--state.dir=%s: %w", dir, err)
 	}
-	o, err := c.Notifier()
+	j.node = m.name
+	o, err := j.receivers(c)
 	if err != nil {
 		return nil, fmt.Errorf("health.%w", err)
 	}
-	o.Log = j.log
 	if j.notifier, err = notifier.New(o); err != nil {
 		return nil, fmt.Errorf("health.%w", err)
 	}
@@ -59,7 +60,7 @@ func newJudgement(f flags, c config.Health, m *hostConfig, h *collectors.Host) (
 		return map[string]float64{"journal": float64(j.journal.Lost() + j.journal.Late()),
 			"kernel_log": float64(m.missed())}
 	}
-	j.monitor = health.NewMonitor(judged, c.Settings())
+	j.monitor = health.NewMonitor(judged, c.Health.Settings())
 	return j, nil
 }
 
@@ -83,11 +84,18 @@ func (m *hostConfig) judged(h *collectors.Host, dir, boot string) health.Options
 	}
 }
 
+// receivers returns the options of the notifier.
+func (j *judgement) receivers(c config.Config) (notifier.Options, error) {
+	o, err := c.Health.Notifier()
+	o.Log, o.Page = j.log, c.Web.External(j.node)
+	return o, err
+}
+
 // configure applies another configuration. If that fails, the previous one
 // stays in force.
-func (j *judgement) configure(c config.Health) {
-	j.monitor.Configure(c.Settings())
-	o, err := c.Notifier()
+func (j *judgement) configure(c config.Config) {
+	j.monitor.Configure(c.Health.Settings())
+	o, err := j.receivers(c)
 	if err == nil {
 		err = j.notifier.Reconfigure(o)
 	}

@@ -25,17 +25,20 @@ type observedHost struct {
 	web       atomic.Pointer[webConfig]
 }
 
-// A webConfig is the part of the configuration that the page depends on.
+// A webConfig is the part of the configuration that the page, the metrics and the
+// orders depend on.
 type webConfig struct {
 	grafana   string
-	processes bool // they may be listed
-	minimal   bool // /metrics has the minimal profile
+	processes bool              // they may be listed
+	minimal   bool              // /metrics has the minimal profile
+	external  string            // URL of this agent
+	labels    map[string]string // of all alerts
 }
 
 // configure applies another configuration to the page.
 func (n *observedHost) configure(c config.Config) {
 	n.web.Store(&webConfig{grafana: c.Web.GrafanaURL, processes: c.Collectors.PerProcess,
-		minimal: c.Metrics.Profile == config.MinimalProfile})
+		minimal: c.Metrics.Profile == config.MinimalProfile, external: c.Web.External(n.name), labels: c.Health.Labels})
 }
 
 // newObservedHost returns the observed host of m. It serves the samples of more
@@ -46,7 +49,7 @@ func newObservedHost(f flags, c config.Config, m *hostConfig, more func() []coll
 	m.options.Events = func(e collectors.Event) { n.judgement.monitor.Event(e) }
 	n.host = collectors.NewHost(m.options)
 	var err error
-	if n.judgement, err = newJudgement(f, c.Health, m, n.host); err != nil {
+	if n.judgement, err = newJudgement(f, c, m, n.host); err != nil {
 		return nil, err
 	}
 	n.server, err = exporter.New(exporter.Options{

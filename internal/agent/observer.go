@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"path/filepath"
 	"time"
 
@@ -32,8 +31,8 @@ func (r role) assembleObserver(f flags, conf *config.File, c config.Config) (a a
 	control := &exporter.Control{
 		Path: filepath.Join(f.runtimeDir, exporter.ControlSocket),
 		Actions: map[string]exporter.Action{
-			"drain":  {Do: silent(host.Drain)},
-			"resume": {Do: silent(host.Resume)},
+			"drain":  {May: []string{"silence"}, Do: n.drain},
+			"resume": {Do: n.resume},
 			"ack":    judgement.ack(),
 		},
 		Done:  n.server.Forget,
@@ -49,7 +48,7 @@ func (r role) assembleObserver(f flags, conf *config.File, c config.Config) (a a
 		configure: func(c config.Config) {
 			n.configure(c)
 			host.Configure(m.config(c))
-			judgement.configure(c.Health)
+			judgement.configure(c)
 			enforcement.configure(c.Enforcer)
 		},
 	}
@@ -65,11 +64,6 @@ func (r role) brokers(c config.Enforcer) config.Enforcer {
 		c.Enabled = false
 	}
 	return c
-}
-
-// silent returns act as an order without arguments or message.
-func silent(act func(context.Context) error) func(context.Context, url.Values) (string, error) {
-	return func(ctx context.Context, _ url.Values) (string, error) { return "", act(ctx) }
 }
 
 // requireDriver fails once it is certain that there is no driver.

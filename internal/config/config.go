@@ -160,23 +160,33 @@ type Workloads struct {
 	HAMi    string `yaml:"hami"`
 }
 
-// Web is about the HTTP server.
-type Web struct {
-	GrafanaURL string `yaml:"grafana_url"`
-	MaxScrapes *count `yaml:"max_scrapes,omitempty"` // of older files, without effect
+// HostPlaceholder stands for the host's name in web.external_url.
+const HostPlaceholder = "{host}"
+
+// External returns the agent's URL on a host; "" if it is not known.
+func (w Web) External(host string) string {
+	return strings.TrimSuffix(strings.ReplaceAll(w.ExternalURL, HostPlaceholder, host), "/")
 }
 
-// validate returns the first error.
+// Web is about the HTTP server.
+type Web struct {
+	ExternalURL string `yaml:"external_url"`
+	GrafanaURL  string `yaml:"grafana_url"`
+	MaxScrapes  *count `yaml:"max_scrapes,omitempty"` // of older files, without effect
+}
+
 func (w Web) validate() error {
-	if w.GrafanaURL == "" {
-		return nil
+	var wrong input.Errors
+	for _, of := range []struct{ key, is, of, example string }{
+		{"external_url", w.ExternalURL, "this agent", "http://node17.example.com:9836"},
+		{"grafana_url", w.GrafanaURL, "a Grafana", "https://grafana.example.com"},
+	} {
+		u, err := url.Parse(strings.ReplaceAll(of.is, HostPlaceholder, "host"))
+		wrong.If(of.is != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
+			u.Fragment != ""), "web.%s: %q is not the http or https URL of %s, without a password and a fragment, such "+
+			"as %s; \"\" means none", of.key, of.is, of.of, of.example)
 	}
-	u, err := url.Parse(w.GrafanaURL)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.Fragment != "" {
-		return fmt.Errorf("web.grafana_url: %q is not the http or https URL of a Grafana, without a password and a "+
-			"fragment, such as https://grafana.example.com; \"\" means none", w.GrafanaURL)
-	}
-	return nil
+	return wrong.Err()
 }
 
 // A count is a whole number. The YAML decoder would truncate 1.5 to 1.

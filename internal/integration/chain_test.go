@@ -3,9 +3,11 @@
 package integration
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -204,6 +206,59 @@ func TestChainByBoth(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestChainSilence: drain silences the host's alerts at an Alertmanager, says at which it did not, and waits for
+// none. resume ends that, although another agent did it.
+func TestChainSilence(t *testing.T) {
+	c := newChain(t)
+	deaf := fixture.Value(net.Listen("tcp", "127.0.0.1:0"))(t) // it never answers
+	defer deaf.Close()
+	dir := t.TempDir()
+	file := fixture.Config(t, often+"health: {labels: {cluster: a}, alertmanagers: ["+c.alertmanager+", http://"+
+		deaf.Addr().String()+"]}\nweb: {external_url: 'http://{host}:1/gpu/'}\n")
+	agent := func() *agent {
+		return start(t, "--demo=testdata/scenario/chain_push.yml", "--config.file="+file, "--runtime.dir="+dir).listening()
+	}
+	order := func(args ...string) string {
+		t.Helper()
+		status, out, errs := gpusteward(t, append(args, "--runtime.dir="+dir)...)
+		fixture.Equal(t, status, 0, "%q: %s", args, errs)
+		return out
+	}
+	lost := func() (a known) {
+		for _, a = range alertsAt(t, c.alertmanager) {
+			if a.Labels["alertname"] == "GPULost" {
+				return a
+			}
+		}
+		return known{}
+	}
+	first := agent()
+	within(t, "GPULost fires", func() bool { return lost().Status.State == "active" })
+	fixture.Equal(t, lost().GeneratorURL, "http://"+hostName()+":1/gpu/#gpu="+lost().Labels["uuid"], "its page")
+	for range 2 { // the second time replaces the first one's silences
+		said := order("drain", "--silence=2h")
+		for _, want := range []string{"drained.\n", " are silenced until ", " at " + c.alertmanager + ".",
+			"not silenced at http://" + deaf.Addr().String() + ": no answer within 5s."} {
+			fixture.Contains(t, said, want, "drain")
+		}
+	}
+	within(t, "GPULost is silenced", func() bool { return len(lost().Status.SilencedBy) == 1 })
+	fixture.Equal(t, first.stop(), 0, "the agent ends")
+	agent()
+	said := order("resume")
+	for _, want := range []string{"resumed.\n", "is ended at " + c.alertmanager + ".",
+		"may remain until its end at http://" + deaf.Addr().String()} {
+		fixture.Contains(t, said, want, "resume")
+	}
+	states := map[string]int{}
+	var all []struct{ Status struct{ State string } }
+	fixture.Must(t, json.Unmarshal([]byte(fixture.Get(t, c.alertmanager+"/api/v2/silences")), &all))
+	for _, s := range all {
+		states[s.Status.State]++
+	}
+	fixture.Equal(t, states["active"] == 0 && states["expired"] >= 2, true, "silences by state: %v", states)
 }
 
 // state returns the last message about alerts of a name as text, by GPU and tenant.

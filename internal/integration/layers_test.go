@@ -130,7 +130,8 @@ var owners = map[string][]string{
 	"github.com/gdamore/tcell":                               {"exporter"},
 	"github.com/coreos/go-systemd":                           {"internal/agent"},
 	"github.com/prometheus/alertmanager/pkg/labels":          {"exporter", "health/notifier"},
-	"github.com/prometheus/alertmanager/api":                 {"health/notifier"},
+	"github.com/prometheus/alertmanager/alert":               {"health/notifier"},
+	"github.com/prometheus/alertmanager/api":                 {}, // tests alone: with go-openapi it is 1.7 MB
 	"github.com/go-openapi":                                  {},
 	"github.com/klauspost/compress/gzhttp":                   {}, // brings zstd, 0.5 MB
 	"github.com/grafana/grafana-foundation-sdk":              {"dashboards"},

@@ -252,10 +252,10 @@ func (r *receiver) last(name string) map[string]arrived {
 type known struct {
 	Labels, Annotations map[string]string
 	Status              struct {
-		State       string
-		InhibitedBy []string
+		State                   string
+		InhibitedBy, SilencedBy []string
 	}
-	Fingerprint string
+	Fingerprint, GeneratorURL string
 }
 
 // alertsAt returns the firing alerts of an Alertmanager.

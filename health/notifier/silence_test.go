@@ -1,0 +1,96 @@
+package notifier
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-openapi/strfmt"
+	"github.com/prometheus/alertmanager/api/v2/models"
+	"github.com/prometheus/alertmanager/pkg/labels"
+	"github.com/prometheus/common/model"
+
+	"gpusteward/internal/fixture"
+)
+
+var node7 = Maintenance{Node: "node7", Instances: []string{"10.0.0.7", "node7", "node7.example.com"},
+	Labels: map[string]string{"cluster": "a.b"}, Job: "gpusteward"}
+
+func TestSilencesAreOfTheHost(t *testing.T) {
+	t.Parallel()
+	all := fixture.Value(node7.silences())(t)
+	for text, want := range map[string]bool{
+		`{source="gpusteward",node="node7",cluster="a.b"}`:     true,
+		`{source="gpusteward",node="node7"}`:                   true,
+		`{source="gpusteward",node="node7",cluster="axb"}`:     false,
+		`{source="gpusteward",node="node70"}`:                  false,
+		`{node="node7"}`:                                       false, // of another program
+		`{job="gpusteward",instance="node7:9836"}`:             true,
+		`{job="gpusteward",instance="node7.example.com"}`:      true,
+		`{job="gpusteward",instance="10.0.0.7:80",gpu="1"}`:    true,
+		`{job="gpusteward",instance="10.0.0.70:9836"}`:         false,
+		`{job="gpusteward",instance="node7:9836",cluster="c"}`: false,
+		`{job="node",instance="node7:9100"}`:                   false,
+		`{job="gpusteward",cluster="a.b"}`:                     false, // of the fleet
+	} {
+		is := model.LabelSet{}
+		for _, m := range fixture.Value(labels.ParseMatchers(text))(t) {
+			is[model.LabelName(m.Name)] = model.LabelValue(m.Value)
+		}
+		fixture.Equal(t, all[0].Matchers.Matches(is) || all[1].Matchers.Matches(is), want, "%s is silenced", text)
+	}
+	_, err := Maintenance{Instances: []string{"x"}}.silences()
+	fixture.Equal(t, err == nil, false, "a host without a name has silences")
+}
+
+// silencer is a transport to Alertmanagers: am0 answers, am1 refuses, am2 hangs. It has what was posted.
+type silencer struct{ posted []models.PostableSilence }
+
+func (s *silencer) RoundTrip(r *http.Request) (*http.Response, error) {
+	code, text := http.StatusOK, `[{"id": "x", "createdBy": "somebody", "comment": "", "status": {"state": "active"}}]`
+	switch {
+	case strings.HasPrefix(r.URL.Host, "am1"):
+		code, text = http.StatusForbidden, "no"
+	case strings.HasPrefix(r.URL.Host, "am2"):
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	case r.Method == http.MethodPost:
+		var p models.PostableSilence
+		if err := json.NewDecoder(r.Body).Decode(&p); err != nil {
+			return nil, err
+		}
+		s.posted = append(s.posted, p)
+	}
+	return &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
+}
+
+func TestSilenceSaysWhereItIsNot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, began := new(silencer), time.Now()
+		o := Options{Log: slog.New(slog.DiscardHandler), transport: s}
+		n := fixture.Value(New(o))(t)
+		fixture.Equal(t, n.Silence(t.Context(), node7, time.Hour),
+			"Nothing is silenced: health.alertmanagers names no Alertmanager.", "it says")
+		fixture.Equal(t, n.EndSilence(t.Context(), node7), "", "it says at the end")
+		o.URLs = []string{"http://am0", "http://u:secret@am1", "http://am2"}
+		fixture.Must(t, n.Reconfigure(o))
+		fixture.Equal(t, n.Silence(t.Context(), node7, time.Hour), "The alerts of node7 are silenced until "+
+			"2000-01-01 01:00 UTC at http://am0.\nThey are not silenced at http://am1: answered 403: no.\n"+
+			"They are not silenced at http://am2: no answer within 5s.", "it says")
+		fixture.Equal(t, time.Since(began), silenceTimeout, "it takes")
+		fixture.Need(t, len(s.posted), 2, "silences")
+		for _, p := range s.posted {
+			fixture.Must(t, p.Validate(strfmt.Default))
+			fixture.Equal(t, time.Time(*p.EndsAt).Sub(time.Time(*p.StartsAt)), time.Hour, "it holds")
+			fixture.Equal(t, *p.CreatedBy, "gpusteward on node7, cluster a.b", "by")
+		}
+		fixture.Equal(t, n.EndSilence(t.Context(), node7), "A silence may remain until its end at http://am1: answered 403: "+
+			"no.\nA silence may remain until its end at http://am2: no answer within 5s.", "it says at the end")
+	})
+}
