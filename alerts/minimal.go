@@ -28,11 +28,14 @@ var basics = []string{device.Info.Name, device.MemoryBytes.Name + `{state="used"
 // selector matches a metric, or the name of a recorded series, and its matchers.
 var selector = regexp.MustCompile(`([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[^}]*\})?`)
 
-// selectors returns the series that an expression reads, each as a metric, a tab and its matchers.
+// selectors returns the series that an expression reads, each as a metric, a tab and its matchers. It
+// panics at a metric that does not exist.
 func selectors(expr string) (all []string) {
 	for _, m := range selector.FindAllStringSubmatch(expr, -1) {
 		if slices.ContainsFunc(collectors.Metrics(), func(known *collectors.Metric) bool { return known.Name == m[1] }) {
 			all = append(all, m[1]+"\t"+cmp.Or(m[2], "{}"))
+		} else if strings.HasPrefix(m[1], "nvgpu_") || strings.HasPrefix(m[1], "gpusteward_") {
+			panic(fmt.Sprintf("alerts: %s is not a metric: %s", m[1], expr))
 		}
 	}
 	return all

@@ -3,7 +3,6 @@
 package integration
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -252,13 +251,9 @@ func TestChainSilence(t *testing.T) {
 		"may remain until its end at http://" + deaf.Addr().String()} {
 		fixture.Contains(t, said, want, "resume")
 	}
-	states := map[string]int{}
-	var all []struct{ Status struct{ State string } }
-	fixture.Must(t, json.Unmarshal([]byte(fixture.Get(t, c.alertmanager+"/api/v2/silences")), &all))
-	for _, s := range all {
-		states[s.Status.State]++
-	}
-	fixture.Equal(t, states["active"] == 0 && states["expired"] >= 2, true, "silences by state: %v", states)
+	after := fixture.Get(t, c.alertmanager+"/api/v2/silences")
+	fixture.Equal(t, strings.Contains(after, `"state":"active"`), false, "silences are left: %s", after)
+	fixture.AtLeast(t, strings.Count(after, `"state":"expired"`), 2, "silences that ended")
 }
 
 // state returns the last message about alerts of a name as text, by GPU and tenant.
