@@ -1,11 +1,15 @@
 package alerts
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"gpusteward/collectors"
 	_ "gpusteward/collectors/all"
+	"gpusteward/collectors/device"
 	"gpusteward/health"
 	"gpusteward/internal/fixture"
 )
@@ -43,12 +47,73 @@ func TestLevelTests(t *testing.T) {
 	}
 }
 
+// standard lists metrics that rules may use and that come from Prometheus itself.
+var standard = []string{"up", "ALERTS"}
+
+// notNames matches the parts of a PromQL expression that are not names of metrics.
+var notNames = regexp.MustCompile(`"[^"]*"|\{[^}]*\}|\[[^]]*\]|\b[0-9][0-9.e+-]*|` +
+	`\boffset \w+|\b(by|without|ignoring|on|group_left|group_right) \([^)]*\)|\b[a-z_]+ ?\(|` +
+	`\b(and|or|unless|by|without|ignoring|on|count|sum|group|bool|max|min|quantile)\b`)
+
+// metricsOf returns the names of metrics in an expression.
+func metricsOf(expr string) []string {
+	for range 3 { // a replacement may leave another match
+		expr = notNames.ReplaceAllString(expr, " ")
+	}
+	return regexp.MustCompile(`[a-zA-Z_:][a-zA-Z0-9_:]*`).FindAllString(expr, -1)
+}
+
 func allRules() (all []rule) {
 	for _, c := range alerting() {
 		all = append(all, checkRules(c)...)
 	}
 	fleet, _ := ofFleet()
 	return slices.Concat(all, fleet, sloRules(), []rule{straggler.rule})
+}
+
+func TestMetricsExist(t *testing.T) {
+	t.Parallel()
+	known := slices.Clone(standard)
+	for _, m := range collectors.Metrics() {
+		known = append(known, m.Name)
+	}
+	all := allRules()
+	for _, r := range recordings {
+		all = append(all, rule{alert: r.name(), expr: r.query()})
+	}
+	known = append(known, sloGood, sloTotal, sloObjective)
+	for _, s := range serviceLevels {
+		all = append(all, rule{alert: s.slo, expr: s.good}, rule{alert: s.slo, expr: s.total})
+	}
+	for _, d := range slices.Concat(derivations, sloDerivations()) {
+		known = append(known, d.name)
+		all = append(all, rule{alert: d.name, expr: d.expr})
+	}
+	for _, r := range all {
+		names := metricsOf(r.expr)
+		if len(names) == 0 {
+			t.Errorf("%s: no metric found in %s", r.alert, r.expr)
+		}
+		for _, n := range names {
+			if !slices.Contains(known, n) {
+				t.Errorf("%s: %q is not a metric: %s", r.alert, n, r.expr)
+			}
+		}
+	}
+}
+
+func TestMetricsOf(t *testing.T) {
+	t.Parallel()
+	for expr, want := range map[string]string{
+		`up{job="x"} == 0`: "up",
+		`round(sum without (a, b) (increase(m_total{a="b"}[5m]))) > 600`:                               "m_total",
+		`1 - sum by (job) (a) / sum by (job) (b unless on (job) c == 1) > 0.05`:                        "a b c",
+		`count by (xid) (max by (job) (t) > time() - 3600) >= 3`:                                       "t",
+		"(x - y) > 0 and ignoring (gpu, uuid) (z{a=\"(up)\"} == 1)\nor\nabsent(typo_of_a{b=~\"c|d\"})": "x y z typo_of_a",
+		`x and on (job) (y offset 1m)`:                                                                 "x y",
+	} {
+		fixture.Equal(t, strings.Join(metricsOf(expr), " "), want, "%s", expr)
+	}
 }
 
 // TestEachLevelHasARule fails on a check that has no rule for one of its severities, unless a
@@ -73,5 +138,49 @@ func TestEachLevelHasARule(t *testing.T) {
 				t.Errorf("%s: its detail names the entity, but its levels have different ones", c.ID)
 			}
 		}
+	}
+}
+
+// TestLevelsWithDifferentWaits tests the rule of levels with different waits: it has no "for",
+// and each level counts its own samples.
+func TestLevelsWithDifferentWaits(t *testing.T) {
+	t.Parallel()
+	at := health.Value(device.TemperatureMargin).AtMost(0)
+	slow := health.Level{When: at, For: health.Persistence{K: 6, N: 6}}
+	for _, c := range []struct {
+		levels []health.Level
+		expr   string
+		wait   time.Duration
+	}{
+		{[]health.Level{{When: at}}, "nvgpu_temperature_margin_celsius <= 0", 0},
+		{[]health.Level{slow, slow},
+			"nvgpu_temperature_margin_celsius <= 0\nor\nnvgpu_temperature_margin_celsius <= 0", 50 * time.Second},
+		{[]health.Level{{When: at}, slow},
+			"nvgpu_temperature_margin_celsius <= 0\nor\nnvgpu_temperature_margin_celsius and " +
+				"(count_over_time((nvgpu_temperature_margin_celsius <= 0)[1m:10s]) >= 6)", 0},
+	} {
+		if expr, wait := either(c.levels); expr != c.expr || wait != c.wait {
+			t.Errorf("%s for %v, want %s for %v", expr, wait, c.expr, c.wait)
+		}
+	}
+}
+
+func TestLongRangesAreSlow(t *testing.T) {
+	t.Parallel()
+	for expr, long := range map[string]bool{
+		"rate(x[5m])": false, "increase(x[1h])": true, "increase(x[7d])": true, "rate(x[120m])": true,
+		"max_over_time(x[1d:10m])": false, "count_over_time((x > 0)[30m:1m])": false,
+	} {
+		fixture.Equal(t, longRange.MatchString(expr), long, "%s looks back far", expr)
+	}
+}
+
+func TestHumanize(t *testing.T) {
+	t.Parallel()
+	for v, want := range map[float64]string{
+		0: "0", 1: "1", 999: "999", 3599: "3.599k", 524288001: "524.3M",
+		.27: "270m", 1.1e-12: "1.1p", -1: "-1", -1500: "-1.5k",
+	} {
+		fixture.Equal(t, humanize(v), want, "%v", v)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"gpusteward/health"
+	"gpusteward/health/incident"
 	"gpusteward/internal/fixture"
 )
 
@@ -71,9 +72,41 @@ func TestTextsDoNotRepeat(t *testing.T) {
 	}
 }
 
+// TestRunbookSections looks into a section of each kind.
+func TestRunbookSections(t *testing.T) {
+	t.Parallel()
+	text := runbook()
+	for alert, want := range map[string][]string{
+		"GPULost": {"**What it means.**", "**What to do.**", "**How to look.** Check `gpu_lost`.",
+			"gpusteward ack gpu_lost", "| emergency |", "nvgpu_pci_device_present"},
+		"GPUMemoryLeak": {"nvgpu_workload_memory_exhaustion_seconds` below 3600 | 6 of 6 in 1m",
+			"at 7200"},
+		"GPUSlowOutlier":   {"judgement", "20 of 24 in 4m"},
+		"GPUStewardDown":   {"up{job=\"gpusteward\"} == 0", "| critical | for 15m |"},
+		"FleetGPUsMissing": {"`nvgpu_devices`", "`nvgpu_devices_expected`", "`gpusteward_drained`"},
+	} {
+		_, section, _ := strings.Cut(text, "## "+alert+"\n")
+		section, _, _ = strings.Cut(section, "\n## ")
+		for _, w := range want {
+			fixture.Contains(t, section, w, "the section %s", alert)
+		}
+	}
+}
+
 // TestGolden compares the generated files with the checks, or writes them with -update. make
 // generate does that.
 func TestGolden(t *testing.T) { fixture.GoldenFiles(t, "*.yml", Files()) }
+
+// TestServiceLevelsPageNobody holds that alerts about service levels stay below the severities
+// that page, because checks page for the faults behind them.
+func TestServiceLevelsPageNobody(t *testing.T) {
+	t.Parallel()
+	for _, r := range sloRules() {
+		if r.severity != incident.Warning || r.window == "" || r.check != "" {
+			t.Errorf("%s of %s is %v", r.alert, r.window, r.severity)
+		}
+	}
+}
 
 // TestAlertmanagerKnowsRacks compares the shipped configuration of Alertmanager with the rules
 // about racks: each alert about a rack silences those of its hosts, whose pages wait for it.

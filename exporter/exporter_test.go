@@ -3,6 +3,7 @@ package exporter
 import (
 	"bufio"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -110,6 +111,16 @@ func TestOnlyReads(t *testing.T) {
 		}
 		wantAnswer(t, request(s, http.MethodHead, path), http.StatusOK, "")
 	}
+}
+
+func TestProbes(t *testing.T) {
+	t.Parallel()
+	why := errors.New("gpu 3 has not been read yet")
+	s := server(t, func(o *Options) { o.Ready = func() error { return why } })
+	wantAnswer(t, request(s, http.MethodGet, "/-/healthy"), http.StatusOK, "healthy")
+	wantAnswer(t, request(s, http.MethodGet, "/-/ready"), http.StatusServiceUnavailable, "gpu 3 has not been read yet")
+	why = nil
+	wantAnswer(t, request(s, http.MethodGet, "/-/ready"), http.StatusOK, "is ready")
 }
 
 // Values from /proc change with the timer: a scrape shows the last gathering,

@@ -39,33 +39,49 @@ func tool(t testing.TB, name string) string {
 
 // A server is a real Alertmanager on loopback.
 type server struct {
-	t   testing.TB
-	url *url.URL
+	t      testing.TB
+	url    *url.URL
+	config string
+	cmd    *exec.Cmd
+	log    bytes.Buffer // read only after its end
 }
 
 // startAlertmanager starts an Alertmanager, which ends with the test.
 func startAlertmanager(t testing.TB, config string) *server {
 	t.Helper()
-	s := &server{t: t, url: &url.URL{Scheme: "http", Host: fixture.FreeAddress(t)}}
-	var log bytes.Buffer // read only after its end
-	cmd := exec.Command(tool(t, "prometheus-alertmanager"), "--config.file="+config, "--storage.path="+t.TempDir(),
-		"--web.listen-address="+s.url.Host, "--cluster.listen-address=", "--log.level=warn")
-	cmd.Stderr = &log
-	fixture.Must(t, cmd.Start())
+	s := &server{t: t, url: &url.URL{Scheme: "http", Host: fixture.FreeAddress(t)}, config: config}
 	t.Cleanup(func() {
-		_, _ = cmd.Process.Kill(), cmd.Wait()
+		s.kill()
 		if t.Failed() {
-			t.Logf("alertmanager:\n%.4000s", log.String())
+			t.Logf("alertmanager:\n%.4000s", s.log.String())
 		}
 	})
-	fixture.Eventually(t, "alertmanager is ready", func() bool {
+	s.start()
+	return s
+}
+
+func (s *server) start() {
+	s.t.Helper()
+	path := tool(s.t, "prometheus-alertmanager")
+	s.cmd = exec.Command(path, "--config.file="+s.config, "--storage.path="+s.t.TempDir(),
+		"--web.listen-address="+s.url.Host, "--cluster.listen-address=", "--log.level=warn")
+	s.cmd.Stderr = &s.log
+	fixture.Must(s.t, s.cmd.Start())
+	fixture.Eventually(s.t, "alertmanager is ready", func() bool {
 		r, err := http.Get(s.url.String() + "/-/ready")
 		if err == nil {
 			r.Body.Close()
 		}
 		return err == nil && r.StatusCode == http.StatusOK
 	})
-	return s
+}
+
+func (s *server) kill() {
+	if s.cmd == nil || s.cmd.Process == nil {
+		return // it never started
+	}
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
 }
 
 // alerts returns the alerts that fire there.

@@ -41,6 +41,48 @@ func TestShippedAlertmanagerConfig(t *testing.T) {
 	}
 }
 
+// An alert fires, arrives with all its texts, and is resolved, through the
+// shipped configuration. Only the address of the receivers and the five minutes
+// between messages of a group are changed.
+func TestAlertArrives(t *testing.T) {
+	t.Parallel()
+	type message struct {
+		path   string
+		Alerts []struct {
+			Status              string
+			Labels, Annotations map[string]string
+		}
+	}
+	messages := make(chan message, 100)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		m := message{path: r.URL.Path}
+		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
+			t.Error(err)
+		}
+		messages <- m
+	}))
+	defer receiver.Close()
+	am := startAlertmanager(t, configured(t, "http://127.0.0.1:5001", receiver.URL, "group_interval: 5m",
+		"group_interval: 1s"))
+	n := runNotifier(t, defaultTimings, am.url.String())
+	a := pushed("GPUECCUncorrectable", "critical", "ecc_uncorrectable", "GPU-1")
+	for _, status := range []string{"firing", "resolved"} {
+		if status == "resolved" {
+			a = resolved(a)
+		}
+		n.Tell([]health.Alert{a})
+		select {
+		case m := <-messages:
+			if got := m.Alerts[0]; m.path != "/page" || len(m.Alerts) != 1 || got.Status != status ||
+				!maps.Equal(got.Labels, a.Labels) || !maps.Equal(got.Annotations, a.Annotations) {
+				t.Errorf("%+v, want %s %+v", m, status, a)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("no message that it is %s", status)
+		}
+	}
+}
+
 // A switch breaks a link of each host of a rack: through the shipped
 // configuration, with shorter waits, that is one page. Another rack's host, whose
 // page waits as long, shows when those of the rack would have come.

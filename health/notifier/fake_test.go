@@ -166,12 +166,17 @@ func after(d time.Duration) {
 
 func (n *notifierTest) value(m *collectors.Metric, labels ...string) float64 {
 	n.t.Helper()
+	return valueOf(n.t, n.Notifier, m, labels...)
+}
+
+func valueOf(t testing.TB, n *Notifier, m *collectors.Metric, labels ...string) float64 {
+	t.Helper()
 	for _, s := range n.Samples() {
 		if s.Metric == m && slices.Equal(s.Labels, labels) {
 			return s.Value
 		}
 	}
-	n.t.Fatalf("no %s of %q", m, labels)
+	t.Fatalf("no %s of %q", m, labels)
 	return 0
 }
 

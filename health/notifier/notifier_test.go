@@ -192,11 +192,11 @@ func TestNotifierFlushes(t *testing.T) {
 		n := notify(t, 3)
 		n.ams[1].answers(hangs)
 		n.ams[2].answers(always(500))
-		var all sync.WaitGroup
-		for i := range 200 {
-			all.Go(func() { n.Tell([]health.Alert{firing(fmt.Sprint("A", i), "critical")}); n.Samples() })
+		all := make([]health.Alert, 200)
+		for i := range all {
+			all[i] = firing(fmt.Sprint("A", i), "critical")
 		}
-		all.Wait()
+		n.Tell(all)
 		began := time.Now()
 		n.stop()
 		fixture.Equal(t, time.Since(began), time.Second, "the end took")
@@ -230,6 +230,24 @@ func TestNotifierIsReconfigured(t *testing.T) {
 			t.Error("it does not send where it should")
 		}
 		fixture.Equal(t, len(n.Samples()), 2*7, "samples")
+	})
+}
+
+func TestNotifierIsSafeForConcurrentUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := notify(t, 2)
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() {
+				for j := range 100 {
+					n.Tell([]health.Alert{firing(fmt.Sprint("A", i, "-", j), "info")})
+					n.Samples()
+				}
+			})
+		}
+		all.Wait()
+		after(time.Second)
+		fixture.Equal(t, len(n.ams[1].fires()), 800, "alerts that fire")
 	})
 }
 
@@ -370,7 +388,8 @@ func TestNotifierIsNotBlockedByADeadAlertmanager(t *testing.T) {
 	})
 }
 
-// Ten minutes of outage at the notifier's own times.
+// Ten minutes of outage at the notifier's own times. TestNothingIsLost does the
+// same to real Alertmanagers, with shorter times.
 func TestNotifierLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := notify(t, 3)

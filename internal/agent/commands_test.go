@@ -40,13 +40,20 @@ func TestUsageErrorsNameTheFlag(t *testing.T) {
 		"--demos":                   `there is no flag "--demos" here (did you mean --demo?)`,
 		"diag --level=9 --gpus=0,1": "--level: enum value must be one of 1,2,3",
 		"diag --busy=perhaps":       "perhaps",
+		"diag --fail-on=info":       "info",
+		"diag extra":                "unexpected extra",
+		"check --bogus":             "--bogus",
+		"check --format=xml":        "xml",
 		"check --only=gpu_lots":     `--only: there is no check "gpu_lots" (did you mean gpu_lost?)`,
 		"check --except=GPULots":    `--except: there is no check "GPULots" (did you mean gpu_lost?)`,
+		"check --fail-on=info":      "info",
+		"stack 1.9":                 `PID: "1.9" is not a number`,
 	} {
 		mistaken := exitUsage
 		if strings.HasPrefix(line, "check ") || strings.HasPrefix(line, "diag ") {
 			mistaken = checkMistaken
 		}
+
 		var out, said bytes.Buffer
 		if status := Run(t.Context(), t.TempDir(), strings.Fields(line), &out, &said); status != mistaken || out.Len() > 0 {
 			t.Errorf("%s: exit status %d, want %d; %s", line, status, mistaken, &out)

@@ -109,10 +109,12 @@ func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
 		args   []string
 		want   []string
 	}{
-		"unknown flag": {exitUsage, []string{"--bogus"}, []string{"--bogus", "gpusteward --help"}},
+		"unknown flag":    {exitUsage, []string{"--bogus"}, []string{"--bogus", "gpusteward --help"}},
+		"unknown command": {exitUsage, []string{"bogus"}, []string{"bogus", "gpusteward --help"}},
 		"flag given twice": {exitUsage, []string{"--config.file=a", "--config.file=b"},
 			[]string{"config.file", "cannot be repeated"}},
 		"demo given twice":     {exitUsage, []string{"--demo", "--demo=h100"}, []string{"demo", "cannot be repeated"}},
+		"log level":            {exitUsage, []string{"--log.level=loud"}, []string{"loud", "debug,info,warn,error"}},
 		"seed":                 {exitUsage, []string{"--demo", "--demo.seed=x"}, []string{`"x"`}},
 		"command half given":   {exitUsage, []string{"config"}, []string{"subcommand of 'config'"}},
 		"check without a file": {exitUsage, []string{"config", "check"}, []string{"FILE"}},
@@ -337,6 +339,16 @@ func TestConfigCheckRefusesBadPIDs(t *testing.T) {
 	if status, out, errors := check(t, "internal/config/testdata/invalid/enforcer_tie.yml", "--explain="+"1"); status != 1 ||
 		out != "" || !strings.Contains(errors, "neither is more specific") {
 		t.Errorf("a bad file: status %d, %q, %q", status, out, errors)
+	}
+}
+
+func TestConfigCheckWarnsOfUnknownUsers(t *testing.T) {
+	t.Parallel()
+	path := fixture.Config(t, "enforcer:\n  tenants:\n    - {name: a, select: [{groups: [root]}, {users: [no-such-user]}]}\n")
+	status, out, errors := check(t, path)
+	if want := path + " is good.\nwarning: enforcer.tenants[0].select[1].users: " +
+		"\"no-such-user\" selects nothing: "; status != 0 || !strings.HasPrefix(out, want) || errors != "" {
+		t.Errorf("status %d, %q, %q; want 0 and %q", status, out, errors, want)
 	}
 }
 
