@@ -140,7 +140,7 @@ func (a *agent) hold(tenant string, gpu int, options ...string) (*worker, uint64
 
 // ask returns the agent's answer at its control socket.
 func (a *agent) ask(path string) string {
-	text, err := exporter.Ask(context.Background(), filepath.Join(a.dir, "run"), "", path)
+	text, err := exporter.Agent{RuntimeDir: filepath.Join(a.dir, "run")}.Ask(context.Background(), path)
 	if err != nil {
 		return err.Error()
 	}

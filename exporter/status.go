@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +25,7 @@ type StatusOptions struct {
 	URL        string        // of the agent to ask instead
 	Else       string        // URL of the agent to ask if the socket does not answer; empty: none
 	Watch      bool          // refresh every second until the context ends
+	Client     *http.Client  // for the URLs; nil: one without a certificate or a password
 	JSON       bool          // the JSON of /api/v1/state instead of a table
 	every      time.Duration // between refreshes; 0 is a second
 }
@@ -99,7 +99,7 @@ func (o StatusOptions) get(ctx context.Context) ([]byte, error) {
 	url, where := o.URL, o.URL
 	if url == "" {
 		socket := filepath.Join(o.RuntimeDir, ControlSocket)
-		text, err := Ask(ctx, o.RuntimeDir, "", statePath)
+		text, err := Agent{RuntimeDir: o.RuntimeDir}.Ask(ctx, statePath)
 		switch {
 		case err == nil:
 			return text, nil
@@ -113,7 +113,7 @@ func (o StatusOptions) get(ctx context.Context) ([]byte, error) {
 		}
 		url, where = o.Else, socket+" or "+o.Else
 	}
-	text, err := Ask(ctx, o.RuntimeDir, url, statePath)
+	text, err := Agent{URL: url, Client: o.Client}.Ask(ctx, statePath)
 	if err != nil && !errors.Is(err, errRefused) {
 		return nil, fmt.Errorf("no agent answers at %s: is gpusteward running? --url takes another address (%w)",
 			where, err)
@@ -123,52 +123,6 @@ func (o StatusOptions) get(ctx context.Context) ([]byte, error) {
 
 // statePath is the path of the State.
 const statePath = "/api/v1/state"
-
-// Ask returns the answer of the agent at url to a GET of path. If url is empty,
-// it asks the agent of the runtime directory dir, which nobody else can
-// impersonate. It waits for at most 3 s. Its errors are shown to operators.
-func Ask(ctx context.Context, dir, url, path string) ([]byte, error) {
-	if url == "" {
-		return get(ctx, overSocket(filepath.Join(dir, ControlSocket)), "http://agent"+path)
-	}
-	if !strings.Contains(url, "://") {
-		return nil, fmt.Errorf("it is not like http://%s", url)
-	}
-	return get(ctx, http.DefaultClient, strings.TrimSuffix(url, "/")+path)
-}
-
-// errRefused is an answer other than the requested one.
-var errRefused = errors.New("refused")
-
-// maxAnswer is the most that is read of an answer, in bytes.
-const maxAnswer = 16 << 20
-
-// patience is the time that an agent has to answer from memory.
-const patience = 3 * time.Second
-
-func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := client.Do(r)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
-	switch answer.StatusCode {
-	case http.StatusOK:
-		return text, err
-	case http.StatusUnauthorized, http.StatusForbidden:
-		return nil, fmt.Errorf("%w by %s, which requires authentication: as root the command uses the control socket "+
-			"instead, or give --url=http://USER:PASSWORD@HOST:PORT", errRefused, r.URL.Redacted())
-	}
-	return nil, fmt.Errorf("%w by %s: %s: %.200s", errRefused, r.URL.Redacted(), printable(answer.Status),
-		printable(string(bytes.TrimSpace(text))))
-}
 
 // styleOf returns the style of w and, if w is a terminal that can move its
 // cursor, w as that terminal.

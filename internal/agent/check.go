@@ -30,6 +30,7 @@ const handOver = 500 * time.Millisecond
 // checkFlags are the flags of gpusteward check.
 type checkFlags struct {
 	url        string
+	http       clientFile
 	standalone bool
 	child      int64 // deadline of the verdict for the parent, Unix time, ns; 0: this is no child
 	timeout    time.Duration
@@ -52,6 +53,7 @@ func checkCommand(app *kingpin.Application, f *flags) (*kingpin.CmdClause, *chec
 		"/usr/share/gpusteward/kubernetes/npd-gpusteward.json runs it.")
 	cmd.Flag("url", "Address of an agent, such as http://node7:9836. No other agent is asked, and the driver "+
 		"is not opened.").StringVar(&c.url)
+	c.http.flag(cmd)
 	cmd.Flag("standalone", "Open the driver without asking an agent.").BoolVar(&c.standalone)
 	cmd.Flag("timeout", "Time limit without an agent, at least 5s. A driver that hangs is reported by then.").
 		Default("20s").DurationVar(&c.timeout)
@@ -128,7 +130,11 @@ func (c *checkFlags) run(ctx context.Context, f flags, args []string, stdout io.
 func (c *checkFlags) judge(ctx context.Context, f flags, args []string) health.Judgement {
 	var unasked error
 	if !c.standalone {
-		answer, err := exporter.Ask(ctx, f.runtimeDir, c.url, "/api/v1/health")
+		client, err := c.http.client()
+		if err != nil {
+			return health.NoVerdict(health.FromAgent, "", err)
+		}
+		answer, err := exporter.Agent{RuntimeDir: f.runtimeDir, URL: c.url, Client: client}.Ask(ctx, "/api/v1/health")
 		if err == nil {
 			var j health.Judgement
 			if j, err = health.Answered(answer, time.Now()); err == nil {

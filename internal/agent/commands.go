@@ -135,7 +135,8 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 	format := status.Flag("format", "Format: text or json.").Default("text").Enum("text", "json")
 	address := status.Flag("url", "Address of an agent, such as http://node7:9836. The default is the agent "+
 		"at the control socket or, if there is none in the default directory, at "+exporter.DefaultURL+".").String()
-
+	var http clientFile
+	http.flag(status)
 	dump, dumped := dumpCommand(app)
 
 	drain := app.Command("drain", "Release the driver and every GPU, for a GPU reset, a MIG change or a "+
@@ -210,7 +211,9 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 		if !f.runtimeGiven { // a named agent has no substitute
 			o.Else = exporter.DefaultURL
 		}
-		err = exporter.Status(ctx, o, stdout)
+		if o.Client, err = http.client(); err == nil {
+			err = exporter.Status(ctx, o, stdout)
+		}
 	case dump.FullCommand():
 		err = dumped.run(ctx, f.runtimeDir, stdout)
 	case drain.FullCommand(), resume.FullCommand():

@@ -23,6 +23,7 @@ import (
 // dumpFlags are the flags of gpusteward dump.
 type dumpFlags struct {
 	format, output, url string
+	http                clientFile
 }
 
 // dumpPaths are what a dump of a format contains.
@@ -40,6 +41,7 @@ func dumpCommand(app *kingpin.Application) (*kingpin.CmdClause, *dumpFlags) {
 		PlaceHolder("FILE").StringVar(&d.output)
 	cmd.Flag("url", "Address of an agent, such as http://node7:9836. The default is the agent at the control socket.").
 		StringVar(&d.url)
+	d.http.flag(cmd)
 	return cmd, d
 }
 
@@ -75,7 +77,11 @@ func (d *dumpFlags) remove() error {
 // text returns the metrics in the text format, without those that every Go
 // program has.
 func (d *dumpFlags) text(ctx context.Context, runtimeDir string) ([]byte, error) {
-	answer, err := exporter.Ask(ctx, runtimeDir, d.url, dumpPaths[d.format])
+	client, err := d.http.client()
+	if err != nil {
+		return nil, err
+	}
+	answer, err := exporter.Agent{RuntimeDir: runtimeDir, URL: d.url, Client: client}.Ask(ctx, dumpPaths[d.format])
 	if err != nil {
 		return nil, fmt.Errorf("no metrics: %w: is gpusteward running, with this --runtime.dir?", err)
 	}

@@ -101,7 +101,14 @@ func explain(path, problem string, t reflect.Type, root *yaml.Node) error {
 		what = m[2]
 	}
 	if m := unknownField.FindStringSubmatch(what); m != nil {
-		what = fmt.Sprintf("unknown key %q%s", m[1], input.Instead(m[1], knownKeys(t, m[2])))
+		known := knownKeys(t, m[2])
+		if known == nil { // of a type that decodes itself under another name
+			path, _ := find(root, "", func(key, _ *yaml.Node) bool {
+				return key != nil && key.Line == line && key.Value == m[1]
+			})
+			known = keysAt(t, path)
+		}
+		what = fmt.Sprintf("unknown key %q%s", m[1], input.Instead(m[1], known))
 		if instead := retired[strings.TrimPrefix(m[2], "config.")+"."+m[1]]; instead != "" {
 			what = fmt.Sprintf("the key %q no longer exists: %s", m[1], instead)
 		}
@@ -176,6 +183,29 @@ func knownKeys(t reflect.Type, name string) (keys []string) {
 			default:
 				keys = append(keys, key)
 			}
+		}
+	}
+	return keys
+}
+
+// keysAt lists the YAML keys beside the dotted key path.
+func keysAt(t reflect.Type, path string) (keys []string) {
+	if t.Kind() == reflect.Pointer {
+		return keysAt(t.Elem(), path)
+	}
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
+	first, rest, deeper := strings.Cut(path, ".")
+	for i := range t.NumField() {
+		f := t.Field(i)
+		switch key, option, _ := strings.Cut(f.Tag.Get("yaml"), ","); {
+		case option == "inline":
+			keys = append(keys, keysAt(f.Type, path)...)
+		case deeper && key == first:
+			return keysAt(f.Type, rest)
+		case !deeper && key != "":
+			keys = append(keys, key)
 		}
 	}
 	return keys

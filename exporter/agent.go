@@ -1,0 +1,108 @@
+package exporter
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// An Agent is one that a command asks.
+type Agent struct {
+	RuntimeDir string       // has its control socket, which nobody else can impersonate
+	URL        string       // in place of the socket
+	Client     *http.Client // for the URL; nil: one without a certificate or a password
+}
+
+// errRefused is an answer other than the requested one.
+var errRefused = errors.New("refused")
+
+// maxAnswer is the most that is read of an answer, in bytes.
+const maxAnswer = 16 << 20
+
+// patience is the time that an agent has to answer from memory.
+const patience = 3 * time.Second
+
+// Ask returns the agent's answer to a GET of path. It waits for at most 3 s. Its
+// errors are shown to operators.
+func (a Agent) Ask(ctx context.Context, path string) ([]byte, error) {
+	if a.URL == "" {
+		return get(ctx, overSocket(filepath.Join(a.RuntimeDir, ControlSocket)), "http://agent"+path)
+	}
+	if err := whole(a.URL); err != nil {
+		return nil, err
+	}
+	return get(ctx, cmp.Or(a.Client, http.DefaultClient), strings.TrimSuffix(a.URL, "/")+path)
+}
+
+// whole returns an error if the URL of a server has no scheme.
+func whole(url string) error {
+	if !strings.Contains(url, "://") {
+		return fmt.Errorf("it is not like http://%s", url)
+	}
+	return nil
+}
+
+func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		return nil, remedied(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
+	said := printable(string(bytes.TrimSpace(text)))
+	switch answer.StatusCode {
+	case http.StatusOK:
+		return text, err
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return nil, fmt.Errorf("%w by %s, which requires authentication: as root the command uses the control socket "+
+			"instead; otherwise %s", errRefused, r.URL.Redacted(), authenticate)
+	}
+	return nil, remedied(fmt.Errorf("%w by %s: %s: %.200s", errRefused, r.URL.Redacted(), printable(answer.Status), said))
+}
+
+// authenticate says how a command gives a password.
+const authenticate = "--http.config.file=FILE takes one with basic_auth: {username: NAME, password_file: FILE}, or " +
+	"authorization: {credentials_file: FILE} for a token"
+
+// remedies are what to do about errors of HTTP and TLS, by a part of their text.
+var remedies = [][2]string{
+	{"server gave HTTP response to HTTPS client", "the server has no TLS: write http:// in --url"},
+	{"Client sent an HTTP request to an HTTPS server", "the server has TLS: write https:// in --url"},
+	{"certificate required", "the server wants a certificate: --http.config.file=FILE takes one with tls_config: " +
+		"{cert_file: FILE, key_file: FILE}"},
+}
+
+// remedied adds what to do to an error of HTTP or TLS.
+func remedied(err error) error {
+	what := ""
+	switch {
+	case errors.As(err, new(x509.UnknownAuthorityError)):
+		what = "--http.config.file=FILE takes one with tls_config: {ca_file: FILE}, the authority's certificate"
+	case errors.As(err, new(x509.HostnameError)):
+		what = "--http.config.file=FILE takes one with tls_config: {server_name: NAME}, a name of the certificate"
+	default:
+		for _, r := range remedies {
+			if strings.Contains(err.Error(), r[0]) {
+				what = r[1]
+			}
+		}
+	}
+	if what == "" {
+		return err
+	}
+	return fmt.Errorf("%w; %s", err, what)
+}
