@@ -107,15 +107,15 @@ func (st style) job(b *strings.Builder, w Workload) {
 	}
 	for _, g := range w.GPUs {
 		if g.Job != nil && g.Job.Slow != nil && !hangs {
-			b.WriteString(st.wrapped(yellow, "  ", g.Job.Slow.text(g.Index)))
+			b.WriteString(st.wrapped(yellow, "  ", g.Job.Slow.text(onGPU(g.Index))))
 		}
 		if g.Job != nil && g.Job.Straggler != nil && !hangs {
-			b.WriteString(st.wrapped(yellow, "  ", g.Job.Straggler.text(g.Index)))
+			b.WriteString(st.wrapped(yellow, "  ", g.Job.Straggler.text(onGPU(g.Index))))
 		}
 	}
 	for _, g := range w.GPUs {
 		if g.Job != nil && g.Job.Hang != nil {
-			text := g.Job.Hang.text(g.Index)
+			text := g.Job.Hang.text(onGPU(g.Index))
 			if g.Job.PID > 0 {
 				text += fmt.Sprintf("; its stack: sudo gpusteward stack %d", g.Job.PID)
 			}
@@ -135,19 +135,25 @@ func stepTime(step float64) string {
 // times returns how many times its usual time a step takes.
 func (s Slow) times() float64 { return 1 / max(1-s.Ratio, 1e-3) }
 
-func (s Slow) text(gpu int) string {
-	return fmt.Sprintf("slow on GPU %d, a step takes %.3g times its usual time: %s (%s)", gpu, s.times(), s.What,
+// onGPU names a place on the host.
+func onGPU(index int) string { return fmt.Sprintf("GPU %d", index) }
+
+func (s Slow) text(place string) string {
+	return fmt.Sprintf("slow on %s, a step takes %.3g times its usual time: %s (%s)", place, s.times(), s.What,
 		s.Evidence)
 }
 
-func (s Straggler) text(gpu int) string {
-	return fmt.Sprintf("the other ranks wait %.0f %% of a step for rank %s on GPU %d: %s", 100*s.Ratio, s.Rank, gpu, s.What)
+func (s Straggler) text(place string) string {
+	if s.Ratio == 0 { // it was found across hosts
+		return fmt.Sprintf("the ranks of its hosts wait for rank %s on %s", s.Rank, place)
+	}
+	return fmt.Sprintf("the other ranks wait %.0f %% of a step for rank %s on %s: %s", 100*s.Ratio, s.Rank, place, s.What)
 }
 
-func (h Hang) text(gpu int) string {
-	process := fmt.Sprintf("a process on GPU %d", gpu)
+func (h Hang) text(place string) string {
+	process := "a process on " + place
 	if h.Rank != "" && h.Rank != "-1" {
-		process = fmt.Sprintf("rank %s on GPU %d", h.Rank, gpu)
+		process = fmt.Sprintf("rank %s on %s", h.Rank, place)
 	}
 	text := fmt.Sprintf("hangs for %s because of %s: %s", age(time.Duration(h.Seconds*float64(time.Second))), process,
 		h.What)

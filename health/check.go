@@ -42,6 +42,13 @@ type Check struct {
 // Is reports whether the check has a name: its ID or that of its alerts.
 func (c *Check) Is(name string) bool { return name != "" && (name == c.ID || name == c.Alert) }
 
+// OfWork reports whether the check judges workloads or tenants: its faults are
+// theirs and not the host's.
+func (c *Check) OfWork() bool {
+	by := c.Levels[0].When.Signal.by
+	return slices.Contains(by, "workload") || slices.Contains(by, "tenant")
+}
+
 // Named returns the check of a name.
 func Named(name string) (*Check, error) {
 	var ids []string

@@ -16,13 +16,15 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestHTTPConfigFile asks an agent with TLS and a password.
+// TestHTTPConfigFile asks an agent and a Prometheus with TLS and a password.
 func TestHTTPConfigFile(t *testing.T) {
 	t.Parallel()
 	answers := map[string]string{
 		"/api/v1/state":  `{"time":"2026-01-01T00:00:00Z","host":{"name":"by-tls"}}`,
 		"/api/v1/health": fmt.Sprintf(`{"node":"by-tls","time":%q,"status":"ok","gpus":[{"gpu":"0","uuid":"G","status":"ok"}]}`, time.Now().Format(time.RFC3339)),
 		"/metrics":       "by_tls 1\n",
+		"/api/v1/query": `{"status":"success","data":{"resultType":"vector","result":[
+			{"metric":{"instance":"by-tls","alert":"none"},"value":[1,"1"]}]}}`,
 	}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user, password, _ := r.BasicAuth(); user != "me" || password != "secret" {
@@ -54,7 +56,7 @@ func TestHTTPConfigFile(t *testing.T) {
 		{file("none.yml", "tls_config: {ca_file: none.pem}\n"), dir + "/none.pem"},
 		{dir + "/absent.yml", "absent.yml: no such file"},
 	}
-	for _, command := range []string{"status", "check", "dump"} {
+	for _, command := range []string{"status", "check", "dump", "fleet"} {
 		for _, f := range files {
 			var out, said bytes.Buffer
 			status := Run(t.Context(), t.TempDir(), []string{command, "--url=" + server.URL, "--http.config.file=" + f.http}, &out, &said)

@@ -137,6 +137,8 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 		"at the control socket or, if there is none in the default directory, at "+exporter.DefaultURL+".").String()
 	var http clientFile
 	http.flag(status)
+
+	survey, surveying := surveyCommand(app)
 	dump, dumped := dumpCommand(app)
 
 	drain := app.Command("drain", "Release the driver and every GPU, for a GPU reset, a MIG change or a "+
@@ -186,7 +188,7 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 		return 0
 	case err != nil:
 		fmt.Fprintf(stderr, "gpusteward: %v; see gpusteward --help\n", usageError(app, args, err))
-		for _, c := range []*kingpin.CmdClause{judge, diagnosis} {
+		for _, c := range []*kingpin.CmdClause{judge, diagnosis, survey} {
 			if i := slices.Index(args, c.FullCommand()); i >= 0 && !slices.Contains(args[:i], "config") {
 				return checkMistaken // 2 is a verdict
 			}
@@ -214,6 +216,8 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 		if o.Client, err = http.client(); err == nil {
 			err = exporter.Status(ctx, o, stdout)
 		}
+	case survey.FullCommand():
+		return surveying.run(ctx, stdout, stderr)
 	case dump.FullCommand():
 		err = dumped.run(ctx, f.runtimeDir, stdout)
 	case drain.FullCommand(), resume.FullCommand():

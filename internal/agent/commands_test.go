@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -47,10 +48,13 @@ func TestUsageErrorsNameTheFlag(t *testing.T) {
 		"check --only=gpu_lots":     `--only: there is no check "gpu_lots" (did you mean gpu_lost?)`,
 		"check --except=GPULots":    `--except: there is no check "GPULots" (did you mean gpu_lost?)`,
 		"check --fail-on=info":      "info",
+		"fleet":                     "--url is missing: it takes the address of the Prometheus",
+		"fleet --url=x --most=-1":   "--most=-1 is negative",
+		"fleet --url=x --timeout=0": "--timeout=0s is too short; at least 100ms",
 		"stack 1.9":                 `PID: "1.9" is not a number`,
 	} {
 		mistaken := exitUsage
-		if strings.HasPrefix(line, "check ") || strings.HasPrefix(line, "diag ") {
+		if slices.Contains([]string{"check", "diag", "fleet"}, strings.Fields(line)[0]) {
 			mistaken = checkMistaken
 		}
 

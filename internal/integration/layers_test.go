@@ -33,7 +33,8 @@ var layers = map[string][]string{
 	"internal/config": {"collectors", "collectors/host", "health", "health/incident", "health/notifier",
 		"enforcer/gemini", "enforcer/policy", "internal/input", "internal/quota"},
 
-	"exporter": append([]string{"collectors", "collectors/gpu", "collectors/host", "internal/wire"}, themes...),
+	// of health only the names of metrics and checks, for what a Prometheus has of other hosts
+	"exporter": append([]string{"collectors", "collectors/gpu", "collectors/host", "health", "internal/wire"}, themes...),
 	"health": append([]string{"collectors", "collectors/gpu", "collectors/host", "health/derived", "health/incident",
 		"internal/input", "internal/quota"},
 		themes...),
