@@ -125,11 +125,9 @@ func mixedHost(t *testing.T) (samples []collectors.Sample) {
 // other exporter are answered.
 func TestDashboards(t *testing.T) {
 	t.Parallel()
-	text := fixture.Value(os.ReadFile("testdata/dashboards.tsv"))(t)
 	var anywhere, honored []promtest
 	own, answered := 0, 0
-	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
-		c := strings.Split(line, "\t")
+	for i, c := range fixture.Rows(t, "testdata/dashboards.tsv") {
 		fixture.Need(t, len(c), 4, "dashboards.tsv:%d: columns", i+1)
 		if i == 0 || c[1] != "" {
 			continue

@@ -221,11 +221,9 @@ type migration struct{ of, names, ours, differs string }
 // the file has them.
 func migrations(t *testing.T) (all []migration) {
 	t.Helper()
-	text := fixture.Value(os.ReadFile("../docs/migration.tsv"))(t)
 	said := map[string]migration{}
-	for line := range strings.Lines(string(text)) {
-		c := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		fixture.Need(t, len(c), 4, "docs/migration.tsv: %q has … columns", line)
+	for _, c := range fixture.Rows(t, "../docs/migration.tsv") {
+		fixture.Need(t, len(c), 4, "docs/migration.tsv: %q has … columns", c)
 		switch m := (migration{c[0], c[1], c[2], c[3]}); m.of {
 		case "of":
 		case "dcgm-default", "dcgm-added":

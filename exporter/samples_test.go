@@ -1,14 +1,15 @@
 package exporter
 
 import (
+	"errors"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"gpusteward/collectors"
-	"gpusteward/collectors/activity"
 	"gpusteward/collectors/device"
-	"gpusteward/collectors/faults"
 	"gpusteward/collectors/links"
 	"gpusteward/collectors/workloads"
 )
@@ -52,59 +53,25 @@ func (s *samples) identity(gpu, name string) {
 		"1654", "692-2G520", "96.00", "G520.0200", "580.95.05", "0", "1")
 }
 
+// load adds the samples of a file of testdata: each row has a metric, a value, and the labels after the GPU's.
+func (s *samples) load(name, gpu string) {
+	text, err := os.ReadFile("testdata/" + name)
+	for line := range strings.Lines(string(text)) {
+		row := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		i := slices.IndexFunc(collectors.Metrics(), func(m *collectors.Metric) bool { return m.Name == row[0] })
+		v, wrong := strconv.ParseFloat(row[1], 64)
+		err = errors.Join(err, wrong)
+		s.of(gpu)(collectors.Metrics()[i], v, row[2:]...)
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
 // h100 adds an H100 under full load.
 func (s *samples) h100(gpu string) {
-	put := s.of(gpu)
-	put(activity.GPMActivity, .9846, "graphics")
-	put(activity.GPMActivity, .9489, "sm")
-	put(activity.GPMActivity, .9216, "tensor")
-	put(activity.GPMActivity, .2557, "dram")
-	put(activity.GPMOccupancy, .1402)
-	put(activity.GPMPCIe, 6668245, "tx")
-	put(activity.GPMPCIe, 16844133, "rx")
-	put(links.GPMNVLink, 3e9, "tx", "0")
-	put(links.GPMNVLink, 4e9, "tx", "1")
-	put(links.GPMNVLink, 5e9, "rx", "all")
-	put(device.ClockEventActive, 0, "gpu_idle")
-	put(device.ClockEventActive, 1, "sw_power_cap")
-	put(device.Clock, 1.425e9, "sm")
-	put(device.Clock, 2.619e9, "memory")
-	put(faults.ECCErrors, 0, "uncorrected", "volatile")
-	put(faults.ECCErrors, 7, "uncorrected", "aggregate")
-	put(device.Energy, 1956983.752, "gpu")
-	put(faults.Events, 0, "ecc_sbe")
-	put(faults.Events, 3, "pstate")
-	put(faults.XIDErrors, 0, "79", "")
 	s.identity(gpu, "H100 80GB HBM3")
-	put(device.MemoryBytes, 70135906304, "used")
-	put(device.MemoryBytes, 14880374784, "free")
-	put(device.MemoryBytes, 503316480, "reserved")
-	put(device.MemoryTotal, 85519597568)
-	put(links.NVLinkBytes, 10240, "tx", "data", "0")
-	put(links.NVLinkBytes, 20480, "rx", "data", "0")
-	put(links.NVLinkBytes, 99999, "rx", "raw", "0")
-	put(links.NVLinkBytes, 1024, "tx", "data", "1")
-	put(links.PCIeReplays, 2)
-	put(device.Power, 694.818, "average", "gpu")
-	put(device.Power, 701.2, "instant", "gpu")
-	put(device.Power, 88, "average", "memory")
-	put(device.PowerLimit, 700, "enforced")
-	put(device.PowerLimit, 500, "requested")
-	put(workloads.Processes, 1, "compute")
-	put(workloads.Processes, 0, "graphics")
-	put(faults.RecoveryAction, 0)
-	put(faults.RemappedRows, 1, "correctable", "active")
-	put(faults.RemappedRows, 2, "uncorrectable", "active")
-	put(faults.RemappedRows, 9, "uncorrectable", "inactive")
-	put(faults.RowRemapFailure, 0)
-	put(faults.RowRemapPending, 0)
-	put(device.Temperature, 64, "gpu")
-	put(device.Temperature, 56, "memory")
-	put(device.TemperatureMargin, 23)
-	put(activity.Utilization, .99, "gpu")
-	put(activity.Utilization, .34, "memory")
-	put(activity.Utilization, 0, "encoder")
-	put(activity.Utilization, .07, "decoder")
+	s.load("h100.tsv", gpu)
 }
 
 // added adds readings of a GPU that only some sites collect from DCGM.
@@ -134,22 +101,7 @@ func (s *samples) held(gpu, gi, namespace, pod, container, job string) {
 }
 
 // mig adds two instances of a GPU, one of them of two compute instances.
-func (s *samples) mig(gpu string) {
-	put := s.of(gpu)
-	put(device.MIGInfo, 1, "MIG-c", "9", "0", "1g.10gb", "16", "1", "0")
-	for gi, gib := range map[string]float64{"9": 9, "10": 39} {
-		put(device.MIGMemory, gib/2*(1<<30), gi, "used")
-		put(device.MIGMemory, gib/2*(1<<30), gi, "free")
-		put(device.MIGMemory, 0, gi, "reserved")
-		put(device.MIGMemoryAll, gib*(1<<30), gi)
-		put(activity.MIGActivity, gib/100, gi, "sm")
-		put(activity.MIGActivity, gib/50, gi, "graphics")
-		put(activity.MIGOccupancy, .5, gi)
-		put(activity.MIGPCIe, 100*gib, gi, "tx")
-	}
-	put(device.MIGInfo, 1, "MIG-b", "10", "1", "1c.3g.40gb", "16", "3", "4")
-	put(device.MIGInfo, 1, "MIG-a", "10", "0", "2c.3g.40gb", "32", "3", "4")
-}
+func (s *samples) mig(gpu string) { s.load("mig.tsv", gpu) }
 
 // down adds a GPU that does not answer.
 func (s *samples) down(gpu, why string) {

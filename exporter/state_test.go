@@ -27,7 +27,8 @@ func TestStateGolden(t *testing.T) {
 	s.put(workloads.AllocationInfo, 1, "0", "GPU-0", "slurm:4711", "slurm")
 	s.down("1", "nvmlDeviceGetTemperature")
 	s.workload("slurm:4711", "0", 40, .5)
-	s.put(workloads.WorkloadMemory, 1<<30, "0", "GPU-0", "slurm:4711", "9") // and in an instance
+	s.put(workloads.WorkloadMemory, 1<<30, "0", "GPU-0", "slurm:4711", "9")                            // and in an instance
+	s.put(workloads.JobHang, 61, "0", "GPU-0", "default", "slurm:4711", "3", "stopped", "a.py:1 in f") // with its meaning
 	s.began("slurm:4711", "slurm", time.Hour)
 	text := fixture.Value(json.MarshalIndent(s.state(nil), "", "  "))(t)
 	fixture.Golden(t, "testdata/"+"state.json", string(text)+"\n")

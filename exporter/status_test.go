@@ -25,6 +25,16 @@ func nowhere(t *testing.T) string {
 	return s.URL
 }
 
+// answering is the address of a server with one answer.
+func answering(t *testing.T, status int, body string) string {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		fmt.Fprint(w, body)
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
 func TestStatusAsksTheSocketFirst(t *testing.T) {
 	t.Parallel()
 	dir := withSocketDir(t)
@@ -63,15 +73,7 @@ func TestStatusAsJSON(t *testing.T) {
 
 func TestStatusErrorsNameTheRemedy(t *testing.T) {
 	t.Parallel()
-	answers := func(status int, body string) string {
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(status)
-			fmt.Fprint(w, body)
-		}))
-		t.Cleanup(s.Close)
-		return s.URL
-	}
-	secret := strings.Replace(answers(401, ""), "http://", "http://me:secret@", 1)
+	secret := strings.Replace(answering(t, 401, ""), "http://", "http://me:secret@", 1)
 	for _, c := range []struct {
 		url  string
 		want []string
@@ -81,14 +83,14 @@ func TestStatusErrorsNameTheRemedy(t *testing.T) {
 		{"node7:9836", []string{"no agent answers at node7:9836", "it is not like http://node7:9836"}},
 		{"http://[::1", []string{"no agent answers at http://[::1", "missing ']'"}},
 		{secret, []string{"requires authentication", "as root", "me:xxxxx@"}},
-		{answers(403, ""), []string{"requires authentication"}},
-		{answers(404, "404 page not found\n"), []string{"refused by http://", "404 Not Found: 404 page not found"}},
-		{answers(503, "as many scrapes as may wait (8) are waiting"), []string{"503", "as many scrapes as may wait"}},
-		{answers(200, "<html>"), []string{"is not the state", "is that gpusteward?"}},
-		{answers(200, ""), []string{"is not the state"}},
-		{answers(200, "null"), []string{"is not the state", "is that gpusteward?"}},
-		{answers(200, `{"status":"ok"}`), []string{"is not the state", "is that gpusteward?"}},
-		{answers(500, "\x1b[2J"), []string{"500", "\ufffd[2J"}},
+		{answering(t, 403, ""), []string{"requires authentication"}},
+		{answering(t, 404, "404 page not found\n"), []string{"refused by http://", "404 Not Found: 404 page not found"}},
+		{answering(t, 503, "as many scrapes as may wait (8) are waiting"), []string{"503", "as many scrapes as may wait"}},
+		{answering(t, 200, "<html>"), []string{"is not the state", "is that gpusteward?"}},
+		{answering(t, 200, ""), []string{"is not the state"}},
+		{answering(t, 200, "null"), []string{"is not the state", "is that gpusteward?"}},
+		{answering(t, 200, `{"status":"ok"}`), []string{"is not the state", "is that gpusteward?"}},
+		{answering(t, 500, "\x1b[2J"), []string{"500", "\ufffd[2J"}},
 	} {
 		var out bytes.Buffer
 		err := Status(t.Context(), StatusOptions{RuntimeDir: t.TempDir(), URL: c.url, Watch: true}, &out)

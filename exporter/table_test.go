@@ -42,6 +42,8 @@ var states = map[string]func() State{
 		s.put(device.MemoryBytes, 1<<20, "3", "GPU-3", "used")
 		s.put(device.MemoryTotal, 24<<30, "3", "GPU-3")
 		s.put(device.ClockEventActive, 1, "3", "GPU-3", "gpu_idle")
+		s.put(collectors.Unsupported, 1, "3", "GPU-3", activity.GPMActivity.Name)
+		s.put(collectors.Unsupported, 1, "0", "GPU-0", device.FanSpeed.Name) // which says nothing of pipes
 		for i, why := range []string{"gpu_is_lost", "nvmlDeviceGetTemperature", "reset_required", "not_listed",
 			"unknown"} {
 			s.down(fmt.Sprint(4+i), why)
@@ -314,19 +316,5 @@ func TestTableInColourMarksWhatMatters(t *testing.T) {
 		{gpu(&far, 1, "sw_power_cap", "hw_thermal"), "\x1b[33m   Its clocks are held by power limit, heat (hardware).", true},
 	} {
 		fixture.Equal(t, strings.Contains(c.text, c.want), c.marked, "%q in %v", c.want, strings.Split(c.text, "\n"))
-	}
-}
-
-// TestTableNamesGPUsWithoutGPM checks the line about GPUs that do not measure their pipes.
-func TestTableNamesGPUsWithoutGPM(t *testing.T) {
-	t.Parallel()
-	blind := seenGPU{GPU: GPU{Index: 3, Up: true}}
-	for _, feature := range []string{activity.GPMActivity.Name, device.FanSpeed.Name} {
-		gpuFacts[collectors.Unsupported](&blind, collectors.Sample{Metric: collectors.Unsupported,
-			Labels: []string{"3", "GPU-3", feature}, Value: 1})
-	}
-	for want, gpus := range map[bool][]GPU{false: {{Up: true}}, true: {{Up: true}, blind.GPU}} {
-		text := style{width: 80}.table(State{GPUs: gpus})
-		fixture.Equal(t, strings.Contains(text, "GPUs without GPM: 3."), want, "%s", text)
 	}
 }

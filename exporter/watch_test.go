@@ -3,9 +3,12 @@ package exporter
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -45,37 +48,11 @@ func faulty() State {
 	s.stands("students", "unit:jupyter-bob.service", "throttle", false, map[string]float64{"compute": 12})
 	return s.state(func(s *State) {
 		s.Host.Note = "This host is simulated (--demo=faults)."
+		text, err := os.ReadFile("testdata/faulty.json")
 		var all []Fault
-		add := func(gpu int, severity, check, what string, ago time.Duration) {
-			f := Fault{Severity: severity, Check: check, What: what, Last: unixTime(before(ago))}
-			if gpu >= 0 {
-				f.UUID = fmt.Sprint("GPU-", gpu)
-			}
-			all = append(all, f)
+		if err = errors.Join(err, json.Unmarshal(text, &all)); err != nil {
+			panic(err)
 		}
-		add(12, "emergency", "gpu_lost", "The GPU has fallen off the bus. XID 79.", time.Minute)
-		add(6, "critical", "gpu_unresponsive", "GPU 6 hangs in the driver: every call waits.", 90*time.Second)
-		for gpu, f := range [][3]string{
-			{"warning", "pcie_replays", "The PCIe link of the GPU repeats packets."},
-			{"warning", "corrected_ecc", "The GPU corrects many memory errors."},
-			{"warning", "remap_pending", "Rows of GPU memory wait for a reset to be replaced."},
-			{"warning", "thermal_slowdown", "Heat holds the GPU's clocks down."},
-			{"warning", "power_brake", "The server's power supply holds the GPU's clocks down."},
-			{"critical", "nvlink_down", "NVLink 7 of the GPU is down."},
-			{"critical", "gpu_stuck", "A call of the driver does not return."},
-			{"critical", "recovery_action", "The driver asks for a drain and a reset."},
-			{"critical", "nvlink_errors", "NVLink 2 of the GPU has errors."},
-		} {
-			add(gpu, f[0], f[1], f[2], time.Hour)
-		}
-		for _, gpu := range []int{0, 3, 5, 6, 9, 10, 11, 12, 13, 14, 15} {
-			add(gpu, "critical", "uncorrected_ecc", fmt.Sprintf("GPU %d had %s in the last 5 minutes, "+
-				"and the rows wait for a reset to be replaced.", gpu, plural(1+gpu%3, "uncorrectable ECC error")), time.Duration(gpu)*time.Minute)
-		}
-		add(-1, "warning", "kernel_mce", "The kernel logged a machine check.", time.Hour)
-		slices.SortStableFunc(all, func(a, b Fault) int {
-			return slices.Index(severities, b.Severity) - slices.Index(severities, a.Severity)
-		})
 		s.find(all)
 	})
 }
@@ -220,57 +197,16 @@ func (w *terminal) at(want string) {
 		func() string { return fmt.Sprintf("the cursor is on %q, want %q", w.reversed(), want) })
 }
 
-// TestWatchKeys types every key as a terminal sends it.
+// TestWatchKeys types every key as a terminal sends it, after which the cursor is on a line, and texts are shown.
 func TestWatchKeys(t *testing.T) {
 	t.Parallel()
 	w := watched(t, true)
-	at, shows := w.at, func(want ...string) { t.Helper(); w.shows(want...) }
 	pressed := map[string]bool{}
-	for _, step := range []struct {
-		key, sent string
-		then      func()
-	}{
-		{"", "", func() { at(" 0 H100"); shows("[GPUs 16]", "1/16", "15 H100") }},
-		{"Down", "\x1b[B", func() { at(" 1 H100") }},
-		{"j", "j", func() { at(" 2 H100") }},
-		{"k", "k", func() { at(" 1 H100") }},
-		{"Up", "\x1bOA", func() { at(" 0 H100") }},
-		{"Up", "\x1b[A", func() { at(" 0 H100") }},
-		{"End", "\x1b[F", func() { at("15 H100"); shows("16/16") }},
-		{"Home", "\x1b[H", func() { at(" 0 H100") }},
-		{"G", "G", func() { at("15 H100") }},
-		{"g", "g", func() { at(" 0 H100") }},
-		{"Enter", "\r", func() { shows("Critical, for 0s: GPU 0 had 1 uncorrectable") }},
-		{"Down", "\x1b[B", func() { at("   Critical, for 0s: GPU 0 had") }},
-		{" ", " ", func() { shows("!Critical, for"); at(" 0 H100") }},
-		{"PgDn", "\x1b[6~", func() { at("15 H100") }},
-		{"PgUp", "\x1b[5~", func() { at(" 0 H100") }},
-		{"Tab", "\t", func() { shows("[Workloads 2]", "slurm:4711.0 (carol)") }},
-		{"Tab", "\t", func() { shows("[Tenants 2]", "students", "throttle") }},
-		{"Tab", "\t", func() { shows("[Faults 23]", "emergency GPU 12"); at("emergency") }},
-		{"PgDn", "\x1b[6~", func() { shows("20/23", "!emergency GPU 12") }},
-		{"Backtab", "\x1b[Z", func() { shows("[Tenants 2]") }},
-		{"Backtab", "\x1b[Z", func() { shows("[Workloads 2]") }},
-		{"Backtab", "\x1b[Z", func() { shows("[GPUs 16]") }},
-		{"s", "s", func() { shows("by index") }},
-		{"S", "S", func() { shows("reversed"); at(" 0 H100"); shows("16/16") }},
-		{"s", "ssssss", func() { shows("by FAULTS", "!reversed") }},
-		{"Home", "\x1b[1~", func() { at(" 6 GPU-6") }},
-		{"s", "s", func() { shows("!by FAULTS"); at(" 6 GPU-6") }},
-		{"/", "/", func() { shows("Filter: _") }},
-		{"", "loSSt\x7f\x7ft", func() { shows("Filter: loSt_", "!H100") }},
-		{"", "\x7f", func() { shows("Filter: loS_"); at("12 GPU-12") }},
-		{"Enter", "\r", func() { shows("/loS", "1/1 of 16", "!Filter") }},
-		{"Esc", "\x1b", func() { shows("7/16", "!/loS", " 0 H100") }},
-		{"/", "/zzz", func() { shows("No line has this text.", "Filter: zzz_") }},
-		{"Esc", "\x1b", func() { shows(" 0 H100", "!Filter") }},
-		{"?", "?", func() { shows("Shift-Tab", "reverse the order", "Enter Space", "q Ctrl-C", "any key hides this") }},
-		{"?", "?", func() { shows("[GPUs 16]") }},
-		{"", "x\x1b[1;5A\x1b[200~", func() { shows("[GPUs 16]") }}, // keys without a meaning
-	} {
-		w.mock.SendRaw([]byte(step.sent))
-		pressed[step.key] = true
-		step.then()
+	for _, row := range fixture.Rows(t, "testdata/watch_keys.tsv") {
+		w.mock.SendRaw([]byte(fixture.Value(strconv.Unquote(row[1]))(t)))
+		pressed[row[0]] = true
+		w.shows(row[3:]...)
+		w.at(row[2])
 	}
 	for _, b := range bindings {
 		for _, key := range b.keys {

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,53 +19,6 @@ import (
 
 	"gpusteward/internal/fixture"
 )
-
-// TestUsageErrorsNameTheFlag: an error about a value names its flag or argument.
-func TestUsageErrorsNameTheFlag(t *testing.T) {
-	t.Parallel()
-	for line, want := range map[string]string{
-		"status --format=yaml":      "--format: enum value must be one of text,json, got 'yaml'",
-		"--log.level=loud":          "--log.level: enum value must be one of debug,info,warn,error",
-		"--demo --demo.hosts=many":  `--demo.hosts: "many" is not a number that fits`,
-		"check --timeout=5":         "--timeout: time: missing unit in duration",
-		"check --timeout=1s":        "gpusteward: --timeout=1s is too short",
-		"stack python3":             `PID: "python3" is not a number that fits`,
-		"stack":                     "required argument 'PID' not provided",
-		"help statu":                `there is no command "statu" (did you mean status?)`,
-		"stauts --watch":            `there is no command "stauts" (did you mean status?)`,
-		"config chek":               `there is no command "chek" (did you mean check?)`,
-		"nonsense":                  `there is no command "nonsense"; choose from agent, check, diag, stack, config, `,
-		"status --web.config.file=": `there is no flag "--web.config.file" here`,
-		"status --wach":             `there is no flag "--wach" here (did you mean --watch?)`,
-		"--demos":                   `there is no flag "--demos" here (did you mean --demo?)`,
-		"diag --level=9 --gpus=0,1": "--level: enum value must be one of 1,2,3",
-		"diag --busy=perhaps":       "perhaps",
-		"diag --fail-on=info":       "info",
-		"diag extra":                "unexpected extra",
-		"check --bogus":             "--bogus",
-		"check --format=xml":        "xml",
-		"check --only=gpu_lots":     `--only: there is no check "gpu_lots" (did you mean gpu_lost?)`,
-		"check --except=GPULots":    `--except: there is no check "GPULots" (did you mean gpu_lost?)`,
-		"check --fail-on=info":      "info",
-		"fleet":                     "--url is missing: it takes the address of the Prometheus",
-		"fleet --url=x --most=-1":   "--most=-1 is negative",
-		"fleet --url=x --timeout=0": "--timeout=0s is too short; at least 100ms",
-		"stack 1.9":                 `PID: "1.9" is not a number`,
-	} {
-		mistaken := exitUsage
-		if slices.Contains([]string{"check", "diag", "fleet"}, strings.Fields(line)[0]) {
-			mistaken = checkMistaken
-		}
-
-		var out, said bytes.Buffer
-		if status := Run(t.Context(), t.TempDir(), strings.Fields(line), &out, &said); status != mistaken || out.Len() > 0 {
-			t.Errorf("%s: exit status %d, want %d; %s", line, status, mistaken, &out)
-		}
-		if !strings.Contains(said.String(), want) || !strings.HasSuffix(said.String(), "; see gpusteward --help\n") {
-			t.Errorf("%s: %q, want %q", line, said.String(), want)
-		}
-	}
-}
 
 // TestBareProgramSaysWhatItStarts: on a terminal, to somebody who named no command.
 func TestBareProgramSaysWhatItStarts(t *testing.T) {
@@ -86,20 +38,6 @@ func TestBareProgramSaysWhatItStarts(t *testing.T) {
 	fixture.Contains(t, introduction(f, 0), "none.yml) it only observes", "without a configuration")
 	f.demoGiven = true
 	fixture.Equal(t, introduction(f, 0), "", "of a simulated host")
-}
-
-// TestConfigCheckWarnsOfOlderKeys: config check says what the agent would log.
-func TestConfigCheckWarnsOfOlderKeys(t *testing.T) {
-	t.Parallel()
-	file := fixture.Config(t, "web: {max_scrapes: 5}\nhealth: {page: [slow_gpu]}\n")
-	var out, said bytes.Buffer
-	if status := Run(t.Context(), t.TempDir(), []string{"config", "check", file}, &out, &said); status != 0 || said.Len() > 0 {
-		t.Fatalf("exit status %d, %s", status, &said)
-	}
-	for _, want := range []string{"is good.\n", "warning: web.max_scrapes no longer has an effect",
-		"warning: health.page is the older name of health.enable_alerts"} {
-		fixture.Contains(t, out.String(), want, "it says")
-	}
 }
 
 // TestFleetIsListedByItsScheme lists hosts over TLS with the scheme https.

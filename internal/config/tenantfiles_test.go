@@ -50,46 +50,18 @@ func (d *drops) names() (names, refused string) {
 	return strings.Join(policy.New(d.c.Table(files), policy.HostView{}, nil).Tenants(), " "), refused
 }
 
+// TestTenantFiles takes steps: a file gets a text, after which these tenants are in force, and a file is refused. A bad
+// file does not replace a good one, nobody has a name that is in use, and two files may exchange their names.
 func TestTenantFiles(t *testing.T) {
 	t.Parallel()
 	d := newDrops(t, Tenant{Name: "own"})
-	for i, step := range []struct{ file, text, want, refused string }{
-		{"", "", "own", ""},
-		{"b.yml", "- {name: b, guarantee: 30 %}\n", "own b", ""},
-		{"a.yml", "- name: a1\n- {name: a2, guarantee: 40 %}\n", "own a1 a2 b", ""},
-		{"notes.txt", "- name: c\n", "own a1 a2 b", ""},
-		{".hidden.yml", "- name: c\n", "own a1 a2 b", ""},
-		// A bad file does not replace a good one.
-		{"b.yml", "- {name: b, guarantee: 70 %}\n", "own a1 a2 b",
-			"b.yml:1: [0].guarantee: on every GPU the guarantees of a2 (40 %), b (70 %) add up to 110 %, more than " +
-				"100 %: lower one of them"},
-		{"b.yml", "- name: b\n- name: x\n  limt: 5\n", "own a1 a2 b", `b.yml:3: unknown key "limt" (did you mean limit?)`},
-		{"b.yml", "- name: b\n- name: x\n  limit: lots\n", "own a1 a2 b", `b.yml:3: [1].limit: "lots" is not a part`},
-		{"b.yml", "name: b\n", "own a1 a2 b", "b.yml:1: want a list"},
-		{"b.yml", "- name: b\n- name: b3\n", "own a1 a2 b b3", ""},
-		// A name that is already in use.
-		{"c.yml", "# by me\n\n- name: c\n- name: a2\n", "own a1 a2 b b3",
-			`c.yml:4: [1].name: "a2" is the name of a.yml[1] too`},
-		{"c.yml", "- name: own\n", "own a1 a2 b b3", `c.yml:1: [0].name: "own" is the name of tenants[0] too`},
-		{"0.yml", "- name: a2\n", "own a1 a2 b b3", `0.yml:1: [0].name: "a2" is the name of a.yml[1] too`},
-		{"a.yml", "- name: a1\n", "own a2 a1 b b3", "c.yml:1:"},
-		{"c.yml", "", "own a2 a1 b b3", ""},
-		{"0.yml", "", "own a1 b b3", ""},
-		// Two files that exchange their names at once.
-		{"a.yml", "- {name: a1, select: [{users: [7]}]}\n", "own a1 b b3", ""},
-		{"c.yml", "- {name: c, select: [{users: [7]}]}\n", "own a1 b b3",
-			"c.yml:1: [0].select[0]: it and a.yml[0].select[0] select a process of users 7, for c and a1, and " +
-				"neither is more specific"},
-		{"a.yml", "", "own b b3 c", ""},
-		{"b.yml", "# nobody any more\n", "own c", ""},
-	} {
-		if step.file != "" {
-			d.put(step.file, step.text)
+	for _, step := range fixture.Rows(t, "testdata/tenantfiles.tsv") {
+		if step[0] != "" {
+			d.put(step[0], fixture.Value(strconv.Unquote(step[1]))(t))
 		}
-		got, refused := d.names()
-		if got != step.want || refused != step.refused && (step.refused == "" ||
-			!strings.HasPrefix(refused, step.refused)) {
-			t.Errorf("step %d: %q, refused %q; want %q, %q", i, got, refused, step.want, step.refused)
+		names, refused := d.names()
+		if names != step[2] || !strings.HasPrefix(refused, step[3]) || refused != "" && step[3] == "" {
+			t.Errorf("%q, refused %q after %s", names, refused, step)
 		}
 	}
 }

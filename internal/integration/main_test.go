@@ -100,66 +100,34 @@ func TestHelpAndVersion(t *testing.T) {
 // The exit statuses in the units, after which a restart is useless.
 const exitUsage, exitConfig = 64, 78
 
+// TestMistakesOnTheCommandLineEndWithAdvice gives the command lines of a table: each has an exit status, and texts that the
+// message has. A usage error names its flag or argument, and says where to read on.
 func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
 	t.Parallel()
 	taken := fixture.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { taken.Close() })
-	for name, c := range map[string]struct {
-		status int
-		args   []string
-		want   []string
-	}{
-		"unknown flag":    {exitUsage, []string{"--bogus"}, []string{"--bogus", "gpusteward --help"}},
-		"unknown command": {exitUsage, []string{"bogus"}, []string{"bogus", "gpusteward --help"}},
-		"flag given twice": {exitUsage, []string{"--config.file=a", "--config.file=b"},
-			[]string{"config.file", "cannot be repeated"}},
-		"demo given twice":     {exitUsage, []string{"--demo", "--demo=h100"}, []string{"demo", "cannot be repeated"}},
-		"log level":            {exitUsage, []string{"--log.level=loud"}, []string{"loud", "debug,info,warn,error"}},
-		"seed":                 {exitUsage, []string{"--demo", "--demo.seed=x"}, []string{`"x"`}},
-		"command half given":   {exitUsage, []string{"config"}, []string{"subcommand of 'config'"}},
-		"check without a file": {exitUsage, []string{"config", "check"}, []string{"FILE"}},
-		"unknown scenario":     {1, []string{"--demo=nope"}, append(scenarios.Names(), "--demo", `"nope"`)},
-		"empty scenario":       {1, []string{"--demo="}, append(scenarios.Names(), "--demo")},
-		"scenario not there": {1, []string{"--demo=testdata/none.yml"},
-			[]string{"--demo", "testdata/none.yml", "no such file"}},
-		"key of a scenario": {1, []string{"--demo=testdata/scenario/bad_key.yml"},
-			[]string{"testdata/scenario/bad_key.yml:5", `"modle"`, "(did you mean model?)"}},
-		"value of a scenario": {1, []string{"--demo=testdata/scenario/bad_value.yml"},
-			[]string{"bad_value.yml", "gpus[0].model", "h1000", "h200"}},
-		"hosts without demo": {1, []string{"--demo.hosts=3"}, []string{"--demo.hosts=3", "require --demo"}},
-		"no hosts":           {1, []string{"--demo", "--demo.hosts=0"}, []string{"--demo.hosts=0", "1 to 1000"}},
-		"too many hosts":     {1, []string{"--demo", "--demo.hosts=1001"}, []string{"--demo.hosts=1001", "1 to 1000"}},
-		"hosts that enforce": {1, []string{"--demo", "--demo.hosts=3", "--role=enforce"},
-			[]string{"--demo.hosts", "--role=enforce"}},
-		"hosts of what": {1, []string{"--demo=nope", "--demo.hosts=3"}, []string{"--demo", `"nope"`}},
-		"config not there": {exitConfig, []string{"--config.file=testdata/none.yml"},
-			[]string{"--config.file", "testdata/none.yml", "no such file"}},
-		"config unreadable": {exitConfig, []string{"--config.file=testdata"},
-			[]string{"--config.file", "testdata", "is a directory"}},
-		"config wrong": {exitConfig, []string{"--config.file=internal/config/testdata/invalid/unknown_key.yml"},
-			[]string{"unknown_key.yml:3", `"fats"`}},
-		"web config not there": {exitConfig, []string{"--web.config.file=testdata/none.yml", "--demo"},
-			[]string{"--web.config.file", "testdata/none.yml"}},
-		"no socket": {1, []string{"--demo", "--web.systemd-socket"}, []string{"socket"}},
-		"port taken": {1, []string{"--demo", "--web.listen-address=" + taken.Addr().String()},
-			[]string{"--web.listen-address", taken.Addr().String(), "another gpusteward"}},
-	} {
-		t.Run(name, func(t *testing.T) {
+	known := strings.NewReplacer("PORT", taken.Addr().String(), "SCENARIOS", strings.Join(scenarios.Names(), "\t"))
+	for _, row := range fixture.Rows(t, "testdata/mistakes.tsv") {
+		row = strings.Split(known.Replace(strings.Join(row, "\t")), "\t")
+		t.Run(row[1], func(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
-			if c.args[0] != "config" && !strings.Contains(fmt.Sprint(c.args), "listen-address") {
-				c.args = append(c.args, loopback)
+			args := strings.Fields(row[1])
+			if strings.HasPrefix(row[1], "--") && !strings.Contains(row[1], "listen-address") {
+				args = append(args, loopback)
 			}
 			var out bytes.Buffer
 			log := new(transcript)
-			fixture.Equal(t, run(ctx, c.args, &out, log), c.status, "exit status")
+			status := run(ctx, args, &out, log)
+			fixture.Equal(t, fmt.Sprint(status), row[0], "exit status")
 			text := strings.ReplaceAll(log.String(), `\"`, `"`)
-			for _, want := range c.want {
+			for _, want := range row[2:] {
 				fixture.Contains(t, text, want, "the message")
 			}
-			if strings.Contains(text, "goroutine ") || out.Len() > 0 {
-				t.Errorf("a trace, or something on standard output:\n%s%s", text, &out)
+			usage := status == exitUsage || status == 3
+			if strings.Contains(text, "goroutine ") || out.Len() > 0 || strings.HasSuffix(text, "; see gpusteward --help\n") != usage {
+				t.Errorf("a trace, or something on standard output, or no place to read on:\n%s%s", text, &out)
 			}
 		})
 	}
@@ -286,14 +254,10 @@ func check(t *testing.T, path string, more ...string) (status int, out, errors s
 	return gpusteward(t, append([]string{"config", "check", path}, more...)...)
 }
 
-// TestConfigCheck: the command says whether a file is valid.
+// TestConfigCheck: the command says that a file is valid. The table of mistakes has invalid ones.
 func TestConfigCheck(t *testing.T) {
 	t.Parallel()
 	if status, out, errors := check(t, reference); status != 0 || out != reference+" is good.\n" || errors != "" {
-		t.Errorf("status %d, %q, %q", status, out, errors)
-	}
-	bad := fixture.Config(t, "collectors: {fats: 1s}\n")
-	if status, out, errors := check(t, bad); status != 1 || out != "" || !strings.HasPrefix(errors, bad+":1: ") {
 		t.Errorf("status %d, %q, %q", status, out, errors)
 	}
 }
@@ -336,19 +300,20 @@ func TestConfigCheckRefusesBadPIDs(t *testing.T) {
 			t.Errorf("%s: status %d, %q, %q; want 1 and %q", pid, status, out, errors, want)
 		}
 	}
-	if status, out, errors := check(t, "internal/config/testdata/invalid/enforcer_tie.yml", "--explain="+"1"); status != 1 ||
-		out != "" || !strings.Contains(errors, "neither is more specific") {
-		t.Errorf("a bad file: status %d, %q, %q", status, out, errors)
-	}
 }
 
-func TestConfigCheckWarnsOfUnknownUsers(t *testing.T) {
+// TestConfigCheckWarns of what the agent would log, and of users that this host does not know.
+func TestConfigCheckWarns(t *testing.T) {
 	t.Parallel()
-	path := fixture.Config(t, "enforcer:\n  tenants:\n    - {name: a, select: [{groups: [root]}, {users: [no-such-user]}]}\n")
+	path := fixture.Config(t, "web: {max_scrapes: 5}\nhealth: {page: [slow_gpu]}\n"+
+		"enforcer:\n  tenants:\n    - {name: a, select: [{groups: [root]}, {users: [no-such-user]}]}\n")
 	status, out, errors := check(t, path)
-	if want := path + " is good.\nwarning: enforcer.tenants[0].select[1].users: " +
-		"\"no-such-user\" selects nothing: "; status != 0 || !strings.HasPrefix(out, want) || errors != "" {
-		t.Errorf("status %d, %q, %q; want 0 and %q", status, out, errors, want)
+	for _, want := range []string{path + " is good.\nwarning: web.max_scrapes no longer has an effect",
+		"\nwarning: health.page is the older name of health.enable_alerts",
+		"\nwarning: enforcer.tenants[0].select[1].users: \"no-such-user\" selects nothing: "} {
+		if status != 0 || !strings.Contains(out, want) || errors != "" {
+			t.Errorf("status %d, %q, %q; want 0 and %q", status, out, errors, want)
+		}
 	}
 }
 
