@@ -18,8 +18,9 @@
 //
 // state.go and the files beside it (gpu.go, workload.go, job.go, steps.go, tenant.go, fault.go)
 // make a State from samples, for people and programs. history.go keeps the last 15 minutes and
-// the last day. fleet.go makes a Fleet of what a Prometheus has of many hosts. The page's scripts and styles are in page/, the watched status in view.go and
-// watch.go. dcgm.go is the table of dcgm-exporter's names.
+// the last day. The page's scripts and styles are in page/, the watched status in view.go and
+// watch.go. dcgm.go is the table of dcgm-exporter's names. survey.go asks a Prometheus for a Fleet
+// of many hosts.
 //
 // Invariants:
 //
