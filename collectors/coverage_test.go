@@ -3,7 +3,6 @@ package collectors_test
 import (
 	"fmt"
 	"maps"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -81,20 +80,16 @@ func (r seriesRef) ofGPU() bool {
 // readTable returns the rows of a table in testdata, without its heading.
 func readTable(t testing.TB, name string, columns ...string) [][]string {
 	t.Helper()
-	text := fixture.Value(os.ReadFile("testdata/" + name))(t)
-	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
-	fixture.Need(t, lines[0], strings.Join(columns, "\t"), "%s: the heading is", name)
-	var rows [][]string
+	rows := fixture.Rows(t, "testdata/"+name)
+	fixture.EqualSlices(t, rows[0], columns, "%s: the heading is", name)
 	seen := map[string]bool{}
-	for i, line := range lines[1:] {
-		row := strings.Split(line, "\t")
+	for i, row := range rows[1:] {
 		fixture.Need(t, len(row), len(columns), "%s:%d: columns", name, i+2)
 		fixture.Equal(t, row[len(row)-1] == "", false, "%s:%d: %s has no note that explains it", name, i+2, row[0])
 		fixture.Equal(t, seen[row[0]], false, "%s:%d: duplicate row %s", name, i+2, row[0])
 		seen[row[0]] = true
-		rows = append(rows, row)
 	}
-	return rows
+	return rows[1:]
 }
 
 // TestNvidiaSMIIsCovered fails if nvidia-smi shows a value that the catalogue

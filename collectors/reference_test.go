@@ -2,7 +2,6 @@ package collectors_test
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -61,12 +60,10 @@ configuration; static: once each time the driver is opened). Opt-in collectors r
 // notShown lists the values that nvidia-smi shows and no metric has, with the
 // reason.
 func notShown(t *testing.T) string {
-	table := fixture.Value(os.ReadFile("testdata/nvidia-smi.tsv"))(t)
 	var b strings.Builder
 	b.WriteString("\n## What nvidia-smi shows and this does not\n\n| element of `nvidia-smi -q -x` | why not |\n" +
 		"|---|---|\n")
-	for line := range strings.Lines(string(table)) {
-		f := strings.Split(strings.TrimRight(line, "\n"), "\t")
+	for _, f := range fixture.Rows(t, "testdata/nvidia-smi.tsv") {
 		if len(f) == 5 && f[0] != "path" && (f[1] == "" || f[1] == "-") {
 			fmt.Fprintf(&b, "| %s | %s |\n", f[0], f[4])
 		}

@@ -304,9 +304,8 @@ func TestEveryFamilyIsShown(t *testing.T) {
 			}
 		}
 	}
-	rows := strings.TrimSpace(string(fixture.Value(os.ReadFile("testdata/unshown.tsv"))(t)))
-	for _, row := range strings.Split(rows, "\n")[1:] {
-		name, reason, _ := strings.Cut(row, "\t")
+	for _, row := range fixture.Rows(t, "testdata/unshown.tsv")[1:] {
+		name, reason := row[0], row[1]
 		if known()[name] == nil || reasons[name] != "" {
 			t.Errorf("unshown.tsv: there is no metric %s, or it needs no row", name)
 		}

@@ -61,8 +61,10 @@ func checkCommand(app *kingpin.Application, f *flags) (*kingpin.CmdClause, *chec
 		EnumVar(&c.format, health.Formats...)
 	cmd.Flag("fail-on", "Minimum severity of a failure: warning or critical.").
 		Default("warning").EnumVar(&c.least, "warning", "critical")
-	cmd.Flag("only", "Comma-separated checks to consider.").PlaceHolder("CHECK,...").StringVar(&c.only)
-	cmd.Flag("except", "Comma-separated checks to leave out.").PlaceHolder("CHECK,...").StringVar(&c.except)
+	cmd.Flag("only", "Comma-separated checks to consider.").PlaceHolder("CHECK,...").HintAction(checkNames).
+		StringVar(&c.only)
+	cmd.Flag("except", "Comma-separated checks to leave out.").PlaceHolder("CHECK,...").HintAction(checkNames).
+		StringVar(&c.except)
 	cmd.Flag("gpu", "Comma-separated indices or UUIDs of GPUs to consider, besides the node itself.").
 		PlaceHolder("GPU,...").StringVar(&c.gpus)
 	cmd.Flag("child", "Check, and send the verdict to the parent by this time.").Hidden().Int64Var(&c.child)

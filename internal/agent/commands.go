@@ -78,7 +78,7 @@ func (f *flags) ofMachine(c *kingpin.CmdClause) {
 		Default(f.onHost(config.DefaultFile)).IsSetByUser(&f.configGiven).StringVar(&f.config)
 	c.Flag("demo", "Simulate a host: --demo[=SCENARIO], with the name of a scenario or a YAML file. The scenarios "+
 		"are "+strings.Join(scenarios.Names(), ", ")+".").
-		PlaceHolder("SCENARIO").IsSetByUser(&f.demoGiven).StringVar(&f.demo)
+		PlaceHolder("SCENARIO").HintAction(scenarios.Names).IsSetByUser(&f.demoGiven).StringVar(&f.demo)
 	c.Flag("demo.seed", "Seed of the simulated host. The same seed produces the same values.").
 		Default("1").Uint64Var(&f.demoSeed)
 }
@@ -151,12 +151,13 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 	ack := app.Command("ack", "Acknowledge a fault: clear a latched fault, accept a setting that drifted, or "+
 		"forget a GPU that was removed. Requires root.")
 	acked := url.Values{"check": {""}, "entity": {""}}
-	ack.Arg("CHECK", "Check, such as gpu_lost; gpusteward check prints it.").Required().StringVar(&acked["check"][0])
+	ack.Arg("CHECK", "Check, such as gpu_lost; gpusteward check prints it.").Required().HintAction(checkNames).
+		StringVar(&acked["check"][0])
 	ack.Arg("ENTITY", "Entity that failed the check: node, a GPU's index or UUID, gpu=3,link=7, "+
 		"workload=NAME, tenant=NAME or device=NAME.").
 		Required().StringVar(&acked["entity"][0])
 
-	suspension, resumption, suspended := suspendCommands(app)
+	suspension, resumption, suspended := suspendCommands(app, &f)
 
 	execution, program := execCommand(app)
 	installation, installed := installCommand(app)
@@ -167,7 +168,7 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 	// --demo has an optional value, which kingpin does not support.
 	args = slices.Clone(args)
 	for i, a := range args {
-		if a == "--demo" {
+		if a == "--demo" && args[0] != "--completion-bash" {
 			args[i] = "--demo=demo"
 		}
 	}

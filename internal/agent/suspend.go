@@ -19,7 +19,7 @@ import (
 // suspendFlags are the arguments of suspend and resume-process.
 type suspendFlags struct{ workload string }
 
-func suspendCommands(app *kingpin.Application) (suspension, resumption *kingpin.CmdClause, s *suspendFlags) {
+func suspendCommands(app *kingpin.Application, f *flags) (suspension, resumption *kingpin.CmdClause, s *suspendFlags) {
 	s = new(suspendFlags)
 	suspension = app.Command("suspend", "Take the GPU memory of a workload and keep it in host memory, until "+
 		"resume-process. Its processes stop at their next call of the driver, and lose nothing under the hook. Without it, "+
@@ -28,7 +28,7 @@ func suspendCommands(app *kingpin.Application) (suspension, resumption *kingpin.
 	resumption = app.Command("resume-process", "Give a suspended workload its GPU memory back. Requires root.")
 	for _, c := range []*kingpin.CmdClause{suspension, resumption} {
 		c.Arg("WORKLOAD", "Workload as status shows it, such as slurm:4711, or the PID of one of its processes.").
-			Required().StringVar(&s.workload)
+			Required().HintAction(f.workloadNames).StringVar(&s.workload)
 	}
 	return suspension, resumption, s
 }

@@ -57,10 +57,8 @@ func TestSurveyOfManyHosts(t *testing.T) {
 		config += fmt.Sprintf("  - {targets: [%q], labels: {__metrics_path__: /%d/metrics, instance: node-%[2]d}}\n",
 			hosts.Listener.Addr(), i)
 	}
-	dir := t.TempDir()
-	fixture.Rewrite(t, filepath.Join(dir, "p.yml"), config)
-	prometheus := startServer(t, "prometheus", "--config.file="+filepath.Join(dir, "p.yml"),
-		"--storage.tsdb.path="+filepath.Join(dir, "data"))
+	prometheus := startServer(t, "prometheus", "--config.file="+fixture.Config(t, config),
+		"--storage.tsdb.path="+filepath.Join(t.TempDir(), "data"))
 	within(t, "all hosts are scraped", func() bool {
 		return asksFor(t, prometheus, "count(up)", "")[""] == fleetHosts && asksFor(t, prometheus, "sum(up)", "")[""] == fleetHosts-1
 	})
