@@ -146,3 +146,14 @@ func TestRanksHaveTheirRecentTime(t *testing.T) {
 		`[{"communicator":"b0","rank":0,"collectives":200}]]`
 	fixture.Equal(t, text, want, "the ranks are")
 }
+
+// TestHangHasAnExplanation: programs need no table of reasons.
+func TestHangHasAnExplanation(t *testing.T) {
+	t.Parallel()
+	var s samples
+	s.put(workloads.JobHang, 61, "0", "GPU-0", "default", "w", "3", "stopped", "a.py:1 in f")
+	text := string(fixture.Value(json.Marshal(told(new(pace), 0, s).GPUs[0].Job))(t))
+	const want = `{"stepping":false,"hang":{"seconds":61,"rank":"3","reason":"stopped",` +
+		`"what":"it was stopped by a signal or a debugger","where":"a.py:1 in f"}}`
+	fixture.Equal(t, text, want, "the job is")
+}

@@ -305,6 +305,18 @@ func TestOrdersValidateAnswers(t *testing.T) {
 	}
 }
 
+// A command with an agent's directory asks that agent or none.
+func TestStatusAsksOnlyTheNamedAgent(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	status, out, said := gpusteward(t, "status", "--runtime.dir="+dir)
+	want := "no agent answers at " + filepath.Join(dir, exporter.ControlSocket) +
+		": is gpusteward running, with this --runtime.dir?"
+	if status != 1 || out != "" || !strings.HasPrefix(said, want) || strings.Contains(said, exporter.DefaultURL) {
+		t.Errorf("exit status %d: %s%swant %s", status, out, said, want)
+	}
+}
+
 // diags runs gpusteward diag as a process of its own, with this driver, which has no CUDA.
 func (f fakeDriver) diags(env []string, args ...string) (status int, out string) {
 	f.t.Helper()

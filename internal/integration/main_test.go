@@ -137,7 +137,7 @@ func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
 // TestCompletion: what can follow, for the scripts of the shells.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
-	dir := shortDirectory(t)
+	dir := fixture.ShortDir(t)
 	start(t, "--demo", "--runtime.dir="+dir).ready()
 	for words, want := range map[string]string{"check --only": "gpu_lost", "check --except": "ib_port", "ack": "xid_fatal",
 		"--demo": "sixteen", "fleet --format": "json", "--runtime.dir " + dir + " suspend": "slurm:4712.0"} {
