@@ -82,6 +82,8 @@ var (
 		"Times the tenant was released to run on the GPU after a hold.", "tenant")
 	QuotaTimeSlice = collectors.Gauge("nvgpu_quota_time_slice_seconds",
 		"Seconds of the time slice set for the tenant's contexts; absent with the driver's default.", "tenant")
+	QuotaPace = collectors.Gauge("nvgpu_quota_pace_ratio",
+		"Part of the time that the tenant's launches may take where programs run at once; absent while it is all.", "tenant")
 	QuotaTimeSliceRefusals = collectors.Counter("nvgpu_quota_time_slice_refusals_total",
 		"Time slices of the tenant's contexts that the driver refused; once for each context.", "tenant")
 	QuotaOverrun = collectors.Counter("nvgpu_quota_overrun_seconds_total",
@@ -128,7 +130,7 @@ var _ = collectors.Register(collectors.Collector{
 		BrokerUp, BrokerStarved, BrokerSessions, BrokerHookInfo, BrokerHookUnknown, BrokerRequests, BrokerAdmissions,
 		BrokerAdmissionSeconds, BrokerFaults, BrokerHandover, BrokerTogether, BrokerGangs, QuotaSessions, QuotaLimit,
 		QuotaTarget, QuotaShare, QuotaCompute, QuotaServed, QuotaWanted, QuotaLag, QuotaConvoy, QuotaLongest,
-		QuotaGatePassed, QuotaGateErrors, QuotaTurns, QuotaTimeSlice, QuotaTimeSliceRefusals, QuotaOverrun, QuotaOverruns, QuotaWait, QuotaThrottled,
+		QuotaGatePassed, QuotaGateErrors, QuotaTurns, QuotaTimeSlice, QuotaPace, QuotaTimeSliceRefusals, QuotaOverrun, QuotaOverruns, QuotaWait, QuotaThrottled,
 		QuotaMemoryLimit, QuotaMemoryUsed, QuotaMemoryReserved, QuotaMemoryPeak, QuotaMemoryDenied, QuotaUncounted,
 		QuotaCopied, QuotaLaunchWaits, QuotaLateWaits,
 	}, quotaMetrics, jobMetrics, suspendedMetrics),
@@ -227,6 +229,9 @@ func putTenant(out *collectors.Readings, t wire.TenantStats, index string) {
 	put(QuotaTurns, float64(t.Turns))
 	if t.SliceSeconds > 0 {
 		put(QuotaTimeSlice, t.SliceSeconds)
+	}
+	if t.Pace > 0 {
+		put(QuotaPace, t.Pace)
 	}
 	put(QuotaTimeSliceRefusals, float64(t.SlicesRefused))
 	put(QuotaOverrun, t.OverrunSeconds)

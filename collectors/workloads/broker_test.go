@@ -37,7 +37,7 @@ var books = wire.Stats{
 		{Tenant: "a", GPU: "GPU-a", Sessions: 3, Weight: 3, Limit: 0.5,
 			Share1s: wire.ShareStats{Target: 0.3, Actual: 0.31}, Share10s: wire.ShareStats{Target: 0.4, Actual: 0.41},
 			ServedSeconds: 8, WantedSeconds: 9, LagSeconds: -0.02, ConvoySeconds: 0.7, LongestSeconds: 0.003,
-			GatePassed: 18, GateErrors: 19, Uncounted: 6, SliceSeconds: 0.0005, SlicesRefused: 4,
+			GatePassed: 18, GateErrors: 19, Uncounted: 6, SliceSeconds: 0.0005, SlicesRefused: 4, Pace: 0.24,
 			ChargedSeconds: 10, Turns: 11, OverrunSeconds: 12, WaitSeconds: 13, ThrottledSeconds: 14, CopiedBytes: 15,
 			Waits: 17, LateWaits: 16,
 			MemoryCap: 100, MemoryUsed: 60, MemoryReserved: 20, MemoryPeak: 70, MemoryDenied: 5},

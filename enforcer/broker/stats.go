@@ -164,7 +164,7 @@ func (g *gpu) stats(all *wire.Stats) {
 			LagSeconds:    g.schedule.Lag(p.name).Seconds(), ConvoySeconds: sums.Convoy.Seconds(),
 			LongestSeconds: p.longest.most().Seconds(),
 			GatePassed:     p.passed, GateErrors: p.errors, Uncounted: p.uncounted, Turns: sums.Turns,
-			SliceSeconds: p.slice().Seconds(), SlicesRefused: p.refused,
+			SliceSeconds: p.slice().Seconds(), SlicesRefused: p.refused, Pace: p.state.Pace,
 			OverrunSeconds: sums.Overrun.Seconds(), Overruns: sums.Overruns,
 			WaitSeconds: sums.Waited.Seconds(), ThrottledSeconds: p.overhead.Seconds(), Launches: p.launches,
 			CopiedBytes: p.copied, Waits: sums.Waits, LateWaits: sums.Late,

@@ -357,6 +357,7 @@ type TenantStats struct {
 	Uncounted        uint64  `json:"uncounted"`         // allocations that could not be booked
 	Turns            uint64  `json:"turns"`             // times that it was let run
 	SliceSeconds     float64 `json:"slice_seconds"`     // time slice that its processes set; 0: the driver's default
+	Pace             float64 `json:"pace"`              // part of the time that its launches may take; 0: all
 	SlicesRefused    uint64  `json:"slices_refused"`    // time slices that the driver refused them
 	OverrunSeconds   float64 `json:"overrun_seconds"`   // with work still running long after a pause
 	Overruns         uint64  `json:"overruns"`          // pauses that it did not obey in time
