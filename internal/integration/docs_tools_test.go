@@ -66,7 +66,7 @@ func TestMigrationAnswers(t *testing.T) {
 	t.Parallel()
 	text := content(t, "docs/migration.tsv")
 	a := start(t, "--demo=workloads", "--config.file="+fixture.Config(t,
-		"collectors: {per_process: true, per_link: true, enable: [clocks_app, gpm_media]}")).ready()
+		"collectors: {per_process: true, per_link: true, enable: [clocks_app, gpm_media]}\nmetrics: {profile: all}\n")).ready()
 	eventually(t, "the agent has judged, and has differences of GPM's samples", func() bool {
 		s := a.scrape()
 		return s.family("nvgpu_health_status") != nil && s.family("nvgpu_gpm_media_activity_ratio") != nil &&
