@@ -300,7 +300,7 @@ func TestConfigKeys(t *testing.T) {
 		}
 		must(t, err)
 	}
-	older := map[string][]string{".health": {"page"}, ".web": {"max_scrapes"}, ".enforcer.default.reclaim": {"do"}}
+	older := map[string][]string{".health": {"page"}, ".enforcer": {"mps"}, ".web": {"max_scrapes"}, ".enforcer.default.reclaim": {"do"}}
 	var compare func(path string, config map[string]any, n node)
 	compare = func(path string, config map[string]any, n node) {
 		want := slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(config)), older[path]...)))
