@@ -68,7 +68,7 @@ func TestWhatAChildDoes(t *testing.T) {
 		"fail":     {"", "its process failed: exit status 1: a reason"},
 		"crash":    {"", "signal: killed"},
 		"flood":    {strings.Repeat("x", 1<<20), "writes too much"},
-		"grow":     {"", "memory"}, // "out of" it, or it "cannot allocate" it
+		"grow":     {"", "its process failed: exit status 2: "}, // without memory, or the room to start a thread
 	} {
 		if name == "grow" && !limited {
 			continue
