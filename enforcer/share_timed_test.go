@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -193,29 +192,4 @@ func TestAllocationsAreNotThrottled(t *testing.T) {
 		fmt.Printf("allocations %s: %.0f pairs of alloc and free a second\n", name, rate)
 		fixture.AtLeast(t, rate, 50_000, "%s: pairs of alloc and free a second", name)
 	}
-}
-
-// TestConcurrentSharing has programs of which the operator says that they run at once. Each has its guarantee
-// while the one that would have more is paced; without that, each has half.
-func TestConcurrentSharing(t *testing.T) {
-	a := startAgent(t, 1, 0, "open\n  sharing: concurrent", `
-    - {name: a, select: [{executables: ["*/a"]}], guarantee: 30 %}
-    - {name: b, select: [{executables: ["*/b"]}], guarantee: 70 %}
-`, "all")
-	var all []*worker
-	for _, tenant := range []string{"a", "b"} {
-		all = append(all, a.job(tenant, 0, "--kernel-us=200", "--seconds=600"))
-		goes(t, all[len(all)-1])
-	}
-	paced := func() bool { return strings.Contains(a.ask("/metrics"), `nvgpu_quota_pace_ratio{gpu="0",tenant="a"`) }
-	fixture.Eventually(t, "the one that is ahead is paced, and both have their guarantees", func() bool {
-		from := fixture.Monotonic()
-		if !paced() {
-			return false
-		}
-		time.Sleep(2 * time.Second) // the window
-		parts := typical([]*series{a.truth.of(all[0].Cmd.Process.Pid), a.truth.of(all[1].Cmd.Process.Pid)}, from, fixture.Monotonic())
-		t.Logf("parts of a typical second: %.3f", parts)
-		return parts[0] > 0.24 && parts[1] > 0.6 && paced() // a busy machine launches late
-	})
 }
