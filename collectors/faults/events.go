@@ -97,11 +97,11 @@ func (c *eventCounter) read(g *gpu.Device, out *collectors.Readings) {
 		if e.Type == xidType {
 			code := strconv.FormatUint(e.Code, 10)
 			key := [2]string{code, e.GI}
+			since := c.met[key]
 			if _, shown := c.xids[key]; !shown {
-				c.met[key] = &collectors.Origin{Since: out.Now}
-			} else if c.met[key] == nil {
-				c.met[key] = nil // it was 0 before
+				since = &collectors.Origin{Since: out.Now}
 			}
+			c.met[key] = since
 			c.xids[key]++
 			all++
 			c.last[code] = out.Now

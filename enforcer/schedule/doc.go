@@ -21,8 +21,8 @@
 //     as long each time that one was in vain, up to 2 min.
 //   - Time slices (free.go): a tenant that comes back from a gap waits for the rest of its
 //     neighbour's time slice. If a tenant lacks at most a quarter of its pace, a second trial
-//     shortens the slices of those who are ahead, to 0.8 ms at first, unless turns are better. They grow while everybody
-//     has more than its part, and shrink while somebody lacks some.
+//     shortens the slices of those who are ahead, to 0.8 ms at first, unless turns are better.
+//     They grow while everybody has more than its part, and shrink while somebody lacks some.
 //   - Paces (free.go): programs that run at once, under MPS, have no slices. The launches of those
 //     who are ahead may take a part of the time instead, their own part at first, by the same rule.
 //   - Turns (decide.go): otherwise lag decides. If a tenant's lag exceeds 2 ms, the others are

@@ -155,10 +155,12 @@ func (g *GPU) undecided() bool {
 // it if the others are curbed. Slices mend little, and nothing where turns are better.
 func (g *GPU) mendable() bool {
 	p, most := g.prospect(), 1.0
-	if !g.scheduler.config.Concurrent {
-		if most = mends; !g.scheduler.config.Slices || !g.together {
-			return false
-		}
+	switch config := &g.scheduler.config; {
+	case config.Concurrent:
+	case config.Slices && g.together:
+		most = mends
+	default:
+		return false
 	}
 	return p.most > margin && p.most <= most && p.least <= 0 && g.hopeful()
 }

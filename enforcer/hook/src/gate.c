@@ -146,12 +146,6 @@ static bool lost(const struct gs_stream *e)
 	return c && atomic_load(&c->lost);
 }
 
-/* The part of the time, in 1/1000, that launches may take; 0: all. */
-static uint32_t pace_of(const struct gs_slot *slot)
-{
-	return __atomic_load_n(&slot->pace_permille, __ATOMIC_RELAXED);
-}
-
 /* A launch goes on at a pace. */
 static void line_up(struct gs_gpu *g, uint64_t cost, uint32_t pace, uint64_t now)
 {
@@ -181,7 +175,7 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 
 	if (mode == GS_OPEN && !atomic_load_explicit(&e->opened, memory_order_relaxed))
 		atomic_store(&e->opened, true);
-	uint32_t pace = pace_of(slot);
+	uint32_t pace = __atomic_load_n(&slot->pace_permille, __ATOMIC_RELAXED);
 	if (mode == GS_KILL || lost(e) ||
 	    (mode == GS_OPEN && !pace && !l->graph && !atomic_load_explicit(&gs_deep, memory_order_relaxed)))
 		return PASS;
