@@ -168,7 +168,7 @@ func (g *GPU) mendable() bool {
 // curb returns what t is curbed to at first, and at most: parts of a time slice, or of its pace.
 func (g *GPU) curb(t *tenant) (first, least float64) {
 	if g.scheduler.config.Concurrent {
-		return t.part, paceLeast
+		return max(t.part, paceLeast), paceLeast
 	}
 	return curbFirst, float64(sliceLeast) / float64(sliceMost)
 }

@@ -524,6 +524,24 @@ func TestTrimAndGrow(t *testing.T) {
 	}
 }
 
+// A pace begins with the tenant's own part, and no part is so small that its pace would be none on the page.
+func TestFirstPace(t *testing.T) {
+	for part, want := range map[float64]float64{0.3: 0.3, 0.0004: paceLeast} {
+		d, a, b := opened(t)
+		d.Scheduler.config.Concurrent, b.part = true, part
+		d.trim(a)
+		if d.flag(); b.state.Pace != want || b.state.Slice != 0 || a.state.Pace != 0 {
+			t.Errorf("a part of %v: %+v, %+v", part, a.state, b.state)
+		}
+		for range 40 {
+			d.trim(a)
+		}
+		if b.curb != paceLeast {
+			t.Errorf("trimmed again and again: %v", b.curb)
+		}
+	}
+}
+
 // Who does not drain in time has short slices until its next turn, if they may be
 // set, if it is the only one, and if it waits for no other GPU.
 func TestSlicesOfOverruns(t *testing.T) {
