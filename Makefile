@@ -60,7 +60,7 @@ demo: ready
 # A lane is the set of tests in the files with its build tag, *_LANE_test.go:
 #   long      simulated hours, hundreds of hosts, sanitizers
 #   nightly   simulated days and worlds: too long for each change
-#   timed     guaranteed latencies and shares of real time; these run alone
+#   timed     guaranteed latencies and shares of real time; these run alone, one with an Alertmanager
 #   tools     tests that need the programs of Prometheus and Alertmanager, Python or root
 # Most tests wait for a part of their time, so more of them run at once than there are processors.
 GOTEST ?= go test
