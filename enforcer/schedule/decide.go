@@ -390,7 +390,9 @@ func (g *GPU) flag() {
 		s.Slice, s.Pace = 0, 0
 		switch config := &g.scheduler.config; {
 		case config.Concurrent:
-			s.Pace = t.curb
+			if g.measured != t {
+				s.Pace = t.curb
+			}
 		case (s.Late || t.settled && len(t.unit.members) == 1) && late < 2 && config.Slices:
 			s.Slice = sliceLeast // of several, the switches would cost the others more
 		default:

@@ -37,7 +37,8 @@ const (
 	curbFirst  = 0.4                    // part of a slice at first
 	paceLeast  = 0.02
 	mends      = 0.25 // of its lone pace may be what a tenant gains by slices
-	eases      = 0.01 // more than its part, and the curbs grow
+	eases      = 0.01 // more than that, and the curbs grow
+	spare      = 0.05 // more than its part is what paces aim at: see aim
 )
 
 // A freedom is the time in which all tenants of a GPU are open.
@@ -66,6 +67,7 @@ type glimpse struct {
 	due        time.Duration // its part of that time
 	lacks      time.Duration // of its part, summed up; below 0 it had more
 	may        time.Duration // the same, as it seems; lacks is what is sure, by the doubt about its lone pace
+	short      time.Duration // the same, of what the curbs of the others aim at
 	pace       float64       // lately, as a part of its lone pace
 	beside     rate          // before a trial with curbs
 }
@@ -77,6 +79,17 @@ func (t *tenant) need() float64 {
 		return max(t.part, bearable)
 	}
 	return t.part
+}
+
+// aim returns what the curbs of the others aim at, as a multiple of what t must have. A GPU at its power
+// limit has the clock that all its work leaves it. A program that needs little power has a higher one in a
+// long run alone than its lone pace shows, which is measured beside others. Paces can give it more where
+// somebody has more than that, because programs that run at once do more in sum. Slices would cost switches.
+func (g *GPU) aim() float64 {
+	if g.scheduler.config.Concurrent {
+		return 1 + spare
+	}
+	return 1
 }
 
 // hopeful says whether all could be open, and what each has then would be known.
@@ -287,7 +300,7 @@ func (f *freedom) begin(g *GPU) {
 	}
 	for _, t := range g.tenants {
 		if t.goesFirst() {
-			g.trim(t)
+			g.trim(t, lacking)
 		}
 	}
 }
@@ -454,25 +467,33 @@ func (g *GPU) glimpse(t *tenant, launched float64, busy, over time.Duration) {
 		had := time.Duration(did) + s.over - s.busy
 		s.lacks = max(s.lacks+s.due-had-time.Duration(did*t.off()), -surplus)
 		s.may = max(s.may+s.due-had, -surplus)
+		ahead := had - time.Duration(g.aim()*float64(s.due))
+		s.short = min(max(s.short-ahead, -surplus), lackMost)
 		pace = float64(had) / float64(s.over)
-		switch more := float64(had-s.due) / float64(s.over); {
-		case more < 0 && s.may > lackMost/4:
-			g.trim(t)
-		case more > eases:
-			g.grow(t)
+		switch over := float64(s.over); {
+		case had < s.due && s.may > lackMost/4:
+			g.trim(t, lacking)
+		case ahead < 0 && s.short > lackMost/4:
+			g.trim(t, short)
+		default:
+			g.grow(t, float64(had-s.due)/over, float64(ahead)/over)
 		}
 	}
-	*s = glimpse{lacks: s.lacks, may: min(s.may, lackMost), pace: pace}
+	*s = glimpse{lacks: s.lacks, may: min(s.may, lackMost), short: s.short, pace: pace}
 }
 
+// lacking and short return what t lacks of its part, and of what the curbs of others aim at.
+func lacking(t *tenant) time.Duration { return t.glimpse.may }
+func short(t *tenant) time.Duration   { return t.glimpse.short }
+
 // trim curbs those who lack nothing, for t.
-func (g *GPU) trim(t *tenant) {
+func (g *GPU) trim(t *tenant, lacks func(*tenant) time.Duration) {
 	if !g.scheduler.config.Slices && !g.scheduler.config.Concurrent {
 		return
 	}
 	for _, o := range g.tenants {
 		switch first, least := g.curb(o); {
-		case o == t || o.glimpse.may > 0:
+		case o == t || lacks(o) > 0:
 		case o.curb == 0:
 			o.curb = first
 		default:
@@ -481,12 +502,16 @@ func (g *GPU) trim(t *tenant) {
 	}
 }
 
-// grow eases the curbs of the others, because t has more than its part, unless
-// somebody needs them.
-func (g *GPU) grow(t *tenant) {
+// grow eases the curbs of others, because t has so much more than its part, and ahead of what they aim
+// at, unless somebody needs them. The first is enough for one who lacks some of its own part.
+func (g *GPU) grow(t *tenant, more, ahead float64) {
 	for _, o := range g.tenants {
-		if o == t || slices.ContainsFunc(g.tenants, func(x *tenant) bool {
-			return x != o && (x.glimpse.may > 0 || x.hurried() && x.active(g.now))
+		spare, lacks := ahead, short
+		if lacking(o) > 0 {
+			spare, lacks = more, lacking
+		}
+		if o == t || spare <= eases || slices.ContainsFunc(g.tenants, func(x *tenant) bool {
+			return x != o && (lacks(x) > 0 || x.hurried() && x.active(g.now))
 		}) {
 			continue
 		}

@@ -462,7 +462,7 @@ func TestGlimpse(t *testing.T) {
 		"its rest is it":  {0, 300 * ms, 200 * ms, 0, 0.5},
 	} {
 		d, a, b := opened(t)
-		b.curb, a.glimpse = 0.5, glimpse{lacks: c.lacks, may: c.lacks, due: 500 * ms}
+		b.curb, a.glimpse = 0.5, glimpse{lacks: c.lacks, may: c.lacks, short: c.lacks, due: 500 * ms}
 		launched := c.had.Seconds() * 8192
 		d.glimpse(a, launched/2, 0, 89*ms)
 		if a.glimpse.over != 89*ms || a.glimpse.lacks != c.lacks {
@@ -470,7 +470,7 @@ func TestGlimpse(t *testing.T) {
 		}
 		d.glimpse(a, launched/2, time.Second-c.rests, 911*ms)
 		if g := a.glimpse; off(g.lacks, c.want) || !near(b.curb, c.curb) || !near(g.pace, (c.had+c.rests).Seconds()) ||
-			g != (glimpse{lacks: g.lacks, may: g.lacks, pace: g.pace}) {
+			g != (glimpse{lacks: g.lacks, may: g.lacks, short: g.lacks, pace: g.pace}) {
 			t.Errorf("%s: %+v, curb %v", what, g, b.curb)
 		}
 	}
@@ -481,7 +481,7 @@ func TestGlimpse(t *testing.T) {
 		t.Errorf("the curb grows to %v beside one that hurries", b.curb)
 	}
 	a.pace.solo = rate{}
-	if d.glimpse(a, 8192, 0, 900*ms); a.glimpse != (glimpse{lacks: -surplus, may: -surplus}) {
+	if d.glimpse(a, 8192, 0, 900*ms); a.glimpse != (glimpse{lacks: -surplus, may: -surplus, short: -surplus}) {
 		t.Errorf("of an unknown pace: %+v", a.glimpse)
 	}
 	for seconds, want := range map[float64]time.Duration{0.089: 89 * ms, 0.5: 499 * ms, 1: 899 * ms} { // launches differ
@@ -500,41 +500,76 @@ func TestGlimpse(t *testing.T) {
 	}
 }
 
+// Paces aim at a little more than a tenant's part, of which it lacks nothing.
+func TestGlimpseAimsHigher(t *testing.T) {
+	for had, curb := range map[time.Duration]float64{474 * ms: 0.4, 499 * ms: 0.4, 501 * ms: 0.5, 534 * ms: 0.5, 536 * ms: 0.625} {
+		d, a, b := opened(t)
+		d.Scheduler.config.Concurrent = true
+		b.curb, a.glimpse = 0.5, glimpse{due: 500 * ms}
+		d.glimpse(a, had.Seconds()*8192, time.Second, time.Second)
+		if g := a.glimpse; !near(b.curb, curb) || off(g.may, 500*ms-had) || off(g.short, 525*ms-had) {
+			t.Errorf("had %v: %+v, curb %v", had, g, b.curb)
+		}
+	}
+}
+
 // Slices have bounds. Nobody's grow while another needs that they are short.
 func TestTrimAndGrow(t *testing.T) {
 	for _, c := range []struct{ was, trimmed, grown float64 }{{0, curbFirst, 0}, {0.45, 0.36, 0.5625}, {0.12, 0.1, 0.15},
 		{0.1, 0.1, 0.125}, {0.795, 0.636, 0.99375}, {0.8, 0.64, 0}} {
 		d, a, b := opened(t)
 		b.curb = c.was
-		if d.trim(a); !near(b.curb, c.trimmed) || a.curb != 0 {
+		if d.trim(a, lacking); !near(b.curb, c.trimmed) || a.curb != 0 {
 			t.Errorf("%v trimmed: %v", c.was, b.curb)
 		}
 		a.curb, b.curb, b.glimpse.may = 0.5, c.was, 1
-		if d.trim(a); b.curb != c.was {
+		if d.trim(a, lacking); b.curb != c.was {
 			t.Errorf("%v trimmed though it lacks some: %v", c.was, b.curb)
 		}
-		if d.grow(a); !near(b.curb, c.grown) || a.curb != 0.5 {
+		if d.grow(a, 0.011, 0.011); !near(b.curb, c.grown) || a.curb != 0.5 {
 			t.Errorf("%v grown: %v", c.was, b.curb)
 		}
-		b.curb, a.glimpse.may, b.glimpse.may, d.Scheduler.config.Slices = c.was, 1, 0, false
-		d.trim(a)
-		if d.grow(a); b.curb != c.was {
+		b.curb, a.glimpse.short, b.glimpse.may, d.Scheduler.config.Slices = c.was, 1, 0, false
+		d.trim(a, lacking)
+		if d.grow(a, 0.011, 0.011); b.curb != c.was {
 			t.Errorf("%v is %v", c.was, b.curb)
 		}
 	}
 }
 
-// A pace begins with the tenant's own part, and no part is so small that its pace would be none on the page.
+// The curb of who lacks some of its part is eased for who has its own; that of others for who has what curbs aim at.
+func TestGrowForWhomItMatters(t *testing.T) {
+	for _, c := range []struct {
+		more, ahead float64
+		lacks       time.Duration // the one that is curbed
+		short       time.Duration // the other one
+		grows       bool
+	}{{0.02, -0.01, 1, 1, true}, {0.02, -0.01, 0, 1, false}, {0.02, -0.01, 0, 0, false}, {0.06, 0.02, 0, 0, true},
+		{0.06, 0.02, 0, 1, false}, {0.01, 0.02, 1, 0, false}} {
+		d, a, b := opened(t)
+		b.curb, b.glimpse.may, a.glimpse.short = 0.5, c.lacks, c.short
+		if d.grow(a, c.more, c.ahead); (b.curb > 0.5) != c.grows {
+			t.Errorf("%+v: %v", c, b.curb)
+		}
+	}
+}
+
+// A pace begins with the tenant's own part, and no part is so small that its pace would be none on the page. There is
+// none while the lone pace is measured.
 func TestFirstPace(t *testing.T) {
 	for part, want := range map[float64]float64{0.3: 0.3, 0.0004: paceLeast} {
 		d, a, b := opened(t)
 		d.Scheduler.config.Concurrent, b.part = true, part
-		d.trim(a)
+		d.trim(a, lacking)
 		if d.flag(); b.state.Pace != want || b.state.Slice != 0 || a.state.Pace != 0 {
 			t.Errorf("a part of %v: %+v, %+v", part, a.state, b.state)
 		}
+		d.measured = b
+		if d.flag(); b.state.Pace != 0 {
+			t.Errorf("measured at a pace of %v", b.state.Pace)
+		}
 		for range 40 {
-			d.trim(a)
+			d.trim(a, lacking)
 		}
 		if b.curb != paceLeast {
 			t.Errorf("trimmed again and again: %v", b.curb)
