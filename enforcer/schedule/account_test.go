@@ -548,7 +548,7 @@ func TestOverrunIsOwed(t *testing.T) {
 		"nothing":    {9000, func(a, b *tenant) {}, 0, 0},
 		"unknown":    {4096, func(a, b *tenant) { b.pace.solo = rate{} }, 500 * ms, 500 * ms},
 		"in slices":  {4096, func(a, b *tenant) { b.pace.solo, a.state.Slice = rate{}, sliceLeast }, 181818182, 181818182},
-		"was open":   {6144, func(a, b *tenant) { b.pace.solo, b.about = rate{}, 1./8192 }, 250 * ms, 250 * ms},
+		"was open":   {6144, func(a, b *tenant) { b.pace.solo, b.pace.steady = rate{}, rate{8192, 1} }, 250 * ms, 250 * ms},
 		"from alone": {4096, func(a, b *tenant) { a.crowded = false }, 500 * ms, 180 * ms},
 		"much":       {0, func(a, b *tenant) { a.debt, a.lag, a.bucket = debtMost-ms, -debtMost, -debtMost }, debtMost + time.Second, debtMost + 180*ms},
 	} {

@@ -427,7 +427,7 @@ func (g *GPU) learnOpen(t *tenant, launched float64, busy, over time.Duration) {
 		due = time.Duration(t.part * float64(busy))
 		g.glimpse(t, launched, busy, over)
 	} else if launched > 0 {
-		t.about = busy.Seconds() / launched
+		t.pace.settle(g.now, launched, busy, over)
 	}
 	t.stats.Charged += charged
 	t.stats.Served += served

@@ -602,18 +602,46 @@ func TestSlicesOfOverruns(t *testing.T) {
 	}
 }
 
-// Who is open alone tells about what a launch takes. What was measured is better.
-func TestAbout(t *testing.T) {
-	d, a := lessons(t, 0, 0, 0)
-	a.state.Mode = Open
-	for launched, want := range map[uint64]float64{10: 0.003, 0: 0.003} {
-		a.about, d.GPU.now, a.looked = 0.003, d.at, d.at-time.Second
-		if d.learn(a, Usage{Launched: launched, Busy: 30 * ms}); !near(a.cost(), want) {
-			t.Errorf("%d launches: %v", launched, a.cost())
-		}
+// Who is open alone tells about what a launch takes. What was measured is better, unless it differs
+// little from what the tenant took in more than a second in which it was always busy.
+func TestSteady(t *testing.T) {
+	type report struct {
+		launched   uint64
+		busy, over time.Duration
 	}
-	if a.pace.solo = costs(0.001); !near(a.cost(), 0.001) {
-		t.Errorf("%v", a.cost())
+	full, half := report{500, 450 * ms, 500 * ms}, report{500, 50 * ms, 500 * ms}
+	for what, c := range map[string]struct {
+		reports     []report
+		sampled     float64
+		later       time.Duration
+		about, want float64 // without a measurement, and with it
+	}{
+		"always busy":       {[]report{full, full, full}, 0.0012, 0, 0.001, 0.001},
+		"not at first":      {[]report{half, full, full, full}, 0.0012, 0, 0.001, 0.001},
+		"not at the end":    {[]report{full, full, full, half}, 0.0012, 0, 0.001, 0.001},
+		"never":             {[]report{{1000, 890 * ms, time.Second}}, 0.001, 0, 0.00089, 0.001},
+		"in short reports":  {[]report{{1490, 1341 * ms, 499 * ms}}, 0.0003, 0, 0.0003349, 0.0003},
+		"too short":         {[]report{full, full}, 0.0012, 0, 0.001, 0.0012},
+		"does more now":     {[]report{full, full, full}, 0.00126, 0, 0.001, 0.00126},
+		"does less now":     {[]report{full, full, full}, 0.00083, 0, 0.001, 0.00083},
+		"at a higher clock": {[]report{full, full, full}, 0.00084, 0, 0.001, 0.001},
+		"long ago":          {[]report{full, full, full}, 0.0012, steadyLast + 1, 0.001, 0.0012},
+		"nearly long ago":   {[]report{full, full, full}, 0.0012, steadyLast, 0.001, 0.001},
+		"nothing was seen":  {[]report{{0, time.Second, time.Second}}, 0.0012, 0, 0, 0.0012},
+	} {
+		d, a := lessons(t, 0, 0, 0)
+		a.state.Mode = Open
+		for _, r := range c.reports {
+			d.GPU.now, a.looked = d.at, d.at-r.over
+			d.learn(a, Usage{Launched: r.launched, Busy: r.busy})
+		}
+		if !near(a.cost(), c.about) {
+			t.Errorf("%s: about %v", what, a.cost())
+		}
+		a.pace.solo = costs(c.sampled)
+		if a.pace.age(d.at+c.later, 0); !near(a.cost(), c.want) {
+			t.Errorf("%s: %v", what, a.cost())
+		}
 	}
 }
 

@@ -13,7 +13,10 @@ type pace struct {
 	before       bool          // the next report tells of the time before a trial, too
 	confirmed    uint          // so many times it came to the same: it is believed twice as long each time
 	noise        struct{ solo, beside noise }
-	window       struct { // since the last Usage
+	steady       rate          // while it was open, and alone for long; full: it was always busy then
+	full         bool          //
+	settled      time.Duration // when that was seen last
+	window       struct {      // since the last Usage
 		solo, beside time.Duration
 		given        time.Duration // service that was booked for the time beside others
 	}
@@ -22,6 +25,14 @@ type pace struct {
 // A rate is recent launches over seconds; older ones count less.
 type rate struct{ launches, seconds float64 }
 
+// each returns the seconds of a launch; 0 if none was seen.
+func (r rate) each() float64 {
+	if r.launches == 0 {
+		return 0
+	}
+	return r.seconds / r.launches
+}
+
 const (
 	soloEnough   = 4 * time.Millisecond   // tell what a launch takes alone
 	soloMemory   = 400 * time.Millisecond // older ones than that count half as much, and so on;
@@ -29,6 +40,9 @@ const (
 	certain      = 0.05                   // relative error of a lone pace that is remembered for long enough,
 	vague        = 0.1                    // and of one that new launches may change
 	offMost      = 0.3                    // no error counts for more
+	steadyMemory = 2 * time.Second        // of a pace alone and open, which holds
+	steadyLast   = 10 * time.Minute       // for so long, as long as what is measured
+	drift        = 0.2                    // differs from it by no more: so much do clocks
 	noiseFirst   = 0.0005                 // until more is known
 	noiseMemory  = 100 * time.Millisecond
 	besideEnough = 15 * time.Millisecond
@@ -80,12 +94,23 @@ func (r *rate) fade(to time.Duration) {
 	}
 }
 
-// cost returns the seconds that a launch takes alone, 0 if unknown.
-func (p *pace) cost() float64 {
-	if p.solo.launches == 0 || p.solo.seconds < soloEnough.Seconds() {
+// sampled returns the seconds that a launch took alone in the latest measurements, 0 if unknown.
+func (p *pace) sampled() float64 {
+	if p.solo.seconds < soloEnough.Seconds() {
 		return 0
 	}
-	return p.solo.seconds / p.solo.launches
+	return p.solo.each()
+}
+
+// cost returns the seconds that a launch takes alone, 0 if unknown. A measurement beside others is short, at
+// the clock that the GPU's power limit leaves to all of them. What the program took in seconds alone is better,
+// as long as it seems to do the same.
+func (p *pace) cost() float64 {
+	c, steady := p.sampled(), p.steady.each()
+	if p.full && p.steady.seconds > steadyMemory.Seconds()/2 && math.Abs(steady/c-1) <= drift {
+		return steady
+	}
+	return c
 }
 
 // cost returns the seconds that a launch takes alone, or else took about while t was
@@ -94,7 +119,23 @@ func (t *tenant) cost() float64 {
 	if c := t.pace.cost(); c > 0 {
 		return c
 	}
-	return t.about
+	return t.pace.steady.each()
+}
+
+// settle books what an open tenant did while nobody else was there. The time in which it was always busy
+// counts alone, once there was some.
+func (p *pace) settle(now time.Duration, launched float64, busy, over time.Duration) {
+	full := over >= silence/2 && busy >= over/10*9
+	switch {
+	case full && !p.full:
+		p.steady = rate{}
+	case p.full && !full:
+		return
+	}
+	if p.full = full; full {
+		p.settled, busy = now, over // the gaps between its launches belong to its pace
+	}
+	p.steady.add(launched, busy, steadyMemory)
 }
 
 // stale says whether the lone pace is too old.
@@ -103,10 +144,11 @@ func (p *pace) stale(now time.Duration) bool { return now-p.fresh > staleTime<<p
 // age reduces the weight of an old lone pace. What was measured before the tenant came is from another
 // phase of its program, such as the one in which it began, and counts least.
 func (p *pace) age(now, came time.Duration) {
+	p.full = p.full && now-p.settled <= steadyLast
 	if !p.stale(now) {
 		return
 	}
-	if p.old = p.cost(); p.fresh != 0 && p.fresh < came {
+	if p.old = p.sampled(); p.fresh != 0 && p.fresh < came {
 		p.noise.solo = noise{}
 	}
 	p.weaken()
@@ -118,7 +160,7 @@ func (p *pace) weaken() { p.solo.fade(max(soloEnough, p.noise.solo.enough(vague)
 
 // confirm compares a new measurement of the lone pace with the old one.
 func (p *pace) confirm() {
-	c := p.cost()
+	c := p.sampled()
 	if p.old == 0 || c == 0 || p.solo.seconds < measured.Seconds() {
 		return
 	}
@@ -189,13 +231,13 @@ func (g *GPU) learn(t *tenant, u Usage) {
 	t.longest = max(t.longest-t.longest/16, min(u.Longest, time.Second))
 	if u.Solo > 0 && u.SoloTime > 0 {
 		p.age(g.now, t.came)
-		was, over := p.cost(), min(u.SoloTime, time.Second)
+		was, over := p.sampled(), min(u.SoloTime, time.Second)
 		launches := float64(u.Solo) * over.Seconds() / u.SoloTime.Seconds()
 		p.noise.solo.add(launches, over)
 		p.solo.add(launches, over, max(soloMemory, p.noise.solo.enough(certain)))
 		p.fresh = g.now
 		p.confirm()
-		if was > 0 && math.Abs(p.cost()/was-1) > wrong {
+		if was > 0 && math.Abs(p.sampled()/was-1) > wrong {
 			g.doubt(t)
 		}
 	}

@@ -230,6 +230,7 @@ func TestBusyTellsNoPace(t *testing.T) {
 		d, a := lessons(t, 0, 40*ms, 20*ms)
 		a.looked, a.closed = d.at-ms, d.at // it was alone until now
 		was := a.pace
+		was.steady = rate{30, busy.Seconds()}
 		if d.Report(d.at, "a", Usage{Launched: 30, Busy: busy}); a.pace != was || a.lag != 0 {
 			t.Errorf("busy for %v: lag %v, %+v", busy, a.lag, a.pace)
 		}
@@ -279,7 +280,7 @@ func TestLearnOpen(t *testing.T) {
 		if s := d.Stats("a"); s.Charged != c.want || s.Served != c.want || s.Wanted != c.want || d.Lag("a") != 0 {
 			t.Errorf("%v: %+v", c.says, s)
 		}
-		if a := d.find("a"); a.pace != (pace{}) { // busy for less than the minimum
+		if a := d.find("a"); a.pace != (pace{steady: rate{100, c.want.Seconds()}}) { // busy for less than the minimum
 			t.Errorf("%v: %+v", c.says, a.pace)
 		}
 		d.Report(d.at, "a", Usage{Launched: 100, Busy: c.says}) // no more time than before

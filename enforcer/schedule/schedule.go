@@ -186,7 +186,6 @@ type tenant struct {
 	dry    bool          // it was empty, and is not full enough yet
 
 	pace    pace
-	about   float64 // see cost
 	glimpse glimpse
 	curb    float64 // part of its time slice, or of its pace, while all are open or that is tried; 0 all
 	bill    bill
