@@ -61,6 +61,7 @@ var (
 	blocks    = flag.Int("blocks", 3, "`number` of blocks of each mode")
 	seconds   = flag.Float64("seconds", 3, "`seconds` of a block")
 	aloneFor  = flag.Float64("alone", 1.5, "`seconds` of a block of a program alone")
+	first     = flag.Float64("first", 0, "`seconds` that each program runs alone first, in each mode with the hook")
 	cores     = flag.Int("cores", 0, "pin each program to as many processors of its own as this `number`; 0: none is pinned")
 	keep      = flag.Int("workers", 32, "`number` of programs that are kept loaded from cell to cell")
 	memoryCap = flag.Float64("memory", 0, "cap of each tenant's memory under the hook, in `GiB`; 0 is none")
@@ -359,6 +360,13 @@ func (x *matrix) fill(v *verdict) error {
 			x.lone[a.program()] = mean(found)
 		}
 		a.Lone = x.lone[a.program()]
+		for _, m := range x.modes {
+			if m.hooks() && *first > 0 {
+				if _, err := x.side(*first, []*subject{a}, m); err != nil {
+					return fmt.Errorf("first, %s: %w", m, err)
+				}
+			}
+		}
 	}
 	found := map[mode][][]course{}
 	for block := range *blocks {
