@@ -42,6 +42,9 @@ struct test {
 /* Seconds after which something hangs: one wait, and a whole test. */
 #define RUN_WAIT 120
 #define RUN_SECONDS 300
+/* A test that failed is tried again, so often, if it had to wait for a processor for so long in all. */
+#define RUN_AGAIN 10
+#define RUN_LATE_NS 2000000
 
 /* Simulated GPUs for this process and its children, which end with them. */
 static inline void run_gpus(void)
@@ -61,27 +64,69 @@ static inline void run_keeps(void) { atexit(run_leave); }
 
 struct run {
 	pid_t pid;
-	int said; /* a file with what it printed */
+	int said;       /* a file with what it printed */
+	unsigned again; /* so often it was tried again */
 };
 
-/* Waits for one of the runs to end. Returns whether it failed. */
-static inline bool run_failed(const struct test *tests, struct run *runs, size_t n)
+static inline void run_begin(const struct test *test, struct run *run, void (*begin)(void))
+{
+	run->said = memfd_create(test->name, MFD_CLOEXEC);
+	run->pid = fork();
+	CHECK(run->said >= 0 && run->pid >= 0);
+	if (run->pid)
+		return;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	alarm(RUN_SECONDS);
+	CHECK(dup2(run->said, 1) == 1 && dup2(run->said, 2) == 2);
+	if (begin)
+		begin();
+	test->run();
+	exit(0);
+}
+
+/* Whether the main thread of a process that has ended had to wait for a processor. */
+static inline bool run_waited(pid_t pid)
+{
+	char path[32];
+	unsigned long long ran, waited = 0;
+
+	snprintf(path, sizeof path, "/proc/%d/schedstat", pid);
+	FILE *f = fopen(path, "r");
+	if (!f)
+		return false;
+	if (fscanf(f, "%llu %llu", &ran, &waited) != 2)
+		waited = 0;
+	fclose(f);
+	return waited > RUN_LATE_NS;
+}
+
+/* Waits until one of the runs has ended. Returns whether it failed. One that failed on a busy machine begins
+ * again. */
+static inline bool run_failed(const struct test *tests, struct run *runs, size_t n, void (*begin)(void))
 {
 	char text[8192];
-	int status;
-	pid_t ended = wait(&status);
 
-	CHECK(ended > 0);
-	for (size_t i = 0; i < n; i++) {
-		if (runs[i].pid != ended)
-			continue;
+	for (;;) {
+		siginfo_t ended = {0};
+		int status;
+		size_t i = 0;
+
+		CHECK(!waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT));
+		bool late = run_waited(ended.si_pid);
+		CHECK(waitpid(ended.si_pid, &status, 0) == ended.si_pid);
+		while (i < n && runs[i].pid != ended.si_pid)
+			i++;
+		CHECK(i < n);
 		ssize_t length = pread(runs[i].said, text, sizeof text, 0);
 		if (status)
 			dprintf(2, "failed: %s (%#x)\n%.*s", tests[i].name, (unsigned)status, length > 0 ? (int)length : 0,
 				text);
 		close(runs[i].said);
+		if (!status || !late || runs[i].again == RUN_AGAIN)
+			return status != 0;
+		runs[i].again++;
+		run_begin(&tests[i], &runs[i], begin);
 	}
-	return status != 0;
 }
 
 /* Runs the tests, or the one that is named, but for those that GS_WITHOUT names. Each begins with
@@ -96,25 +141,14 @@ static inline int run_tests(const struct test *tests, size_t n, const char *only
 		if (only ? strcmp(only, tests[i].name) : without && strstr(without, tests[i].name))
 			continue;
 		if (running == RUN_AT_A_TIME) {
-			failed += run_failed(tests, runs, n);
+			failed += run_failed(tests, runs, n, begin);
 			running--;
 		}
-		runs[i].said = memfd_create(tests[i].name, MFD_CLOEXEC);
-		runs[i].pid = fork();
-		CHECK(runs[i].said >= 0 && runs[i].pid >= 0);
-		if (!runs[i].pid) {
-			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			alarm(RUN_SECONDS);
-			CHECK(dup2(runs[i].said, 1) == 1 && dup2(runs[i].said, 2) == 2);
-			if (begin)
-				begin();
-			tests[i].run();
-			exit(0);
-		}
+		run_begin(&tests[i], &runs[i], begin);
 		running++;
 	}
 	for (; running; running--)
-		failed += run_failed(tests, runs, n);
+		failed += run_failed(tests, runs, n, begin);
 	free(runs);
 	return failed != 0;
 }
