@@ -69,11 +69,12 @@ in    = find . -name '*_$(1)_test.go'
 names = ^($(shell sed -nE 's/^func (Test[A-Za-z0-9_]*).*/\1/p' `$(in)` | sort -u | paste -sd'|'))$$
 lane  = $(GOTEST) -vet=off -tags $(1) $(call flags,30) -run '$(names)' $$($(in) -printf '%h\n' | sort -u)
 
-# The default tests. They need Go, gcc and make, and no GPU, no root and no other program.
+# The default tests. They need Go, gcc and make, and no GPU, no root and no other program. A package that has not
+# changed, nor what its tests read (fixture.ReadByOthers), is not tested again, unless SHUFFLE=-shuffle=on.
 test:
 	@test -z "$$(gofmt -l .)" || { echo "Not formatted by gofmt:"; gofmt -l .; exit 1; }
 	@go vet ./...
-	@$(GOTEST) -vet=off $(call flags,20) -shuffle=on ./...
+	@$(GOTEST) -vet=off $(call flags,20) $(SHUFFLE) ./...
 
 # The same tests under the race detector, of the packages that start goroutines; the simulated host does so in a test
 # only. They take six times as long, so fewer of them run at once.

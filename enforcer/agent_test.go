@@ -23,6 +23,9 @@ var program = sync.OnceValues(func() (string, error) {
 	if set := os.Getenv("GS_AGENT"); set != "" {
 		return filepath.Abs(set)
 	}
+	if err := fixture.ReadByOthers(".."); err != nil {
+		return "", err
+	}
 	built, err := filepath.Abs("hook/build/gpusteward")
 	if out, err := exec.Command("go", "build", "-o", built, "gpusteward").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build gpusteward: %w\n%s", err, out)

@@ -49,6 +49,9 @@ func TestMain(m *testing.M) {
 		}
 	}
 	flag.Parse()
+	if err := fixture.ReadByOthers("."); err != nil { // scripts, and the files of deploy
+		panic(err)
+	}
 	if machine == "" {
 		var err error
 		if machine, err = os.MkdirTemp("", "gs"); err == nil {
