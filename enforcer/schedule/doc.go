@@ -11,7 +11,9 @@
 //   - Pace (pace.go): a tenant that never runs alone is measured alone for 30 ms, and again
 //     when that is old or, while all are open, when its pace beside others becomes doubtful.
 //     The more its launches differ, the longer they are remembered, and the error of the pace
-//     counts for the neighbours.
+//     counts for the neighbours. If a tenant was alone and always busy for more than a second,
+//     what it did then is its lone pace for ten minutes, as long as a later measurement is
+//     within a fifth of it. GPUs at their power limit have other clocks beside others than alone.
 //   - Open (free.go): a tenant without an active neighbour for a second is Open: no launch is
 //     counted or held back, and it reports once a second, or each 100 ms at first and while
 //     somebody lacks some of its part. Tenants that contend are tried together for 40 ms, or for
@@ -25,6 +27,7 @@
 //     They grow while everybody has more than its part, and shrink while somebody lacks some.
 //   - Paces (free.go): programs that run at once, under MPS, have no slices. The launches of those
 //     who are ahead may take a part of the time instead, their own part at first, by the same rule.
+//     Paces aim at 5 % more than each part where somebody has more than that.
 //   - Turns (decide.go): otherwise lag decides. If a tenant's lag exceeds 2 ms, the others are
 //     paused until it has caught up. Tenants that do not clearly gain by running together take
 //     turns of some 10 ms.
