@@ -25,7 +25,9 @@ import (
 func TestDemoServesEightGPUs(t *testing.T) {
 	t.Parallel()
 	a := start(t, "--demo").ready()
-	fixture.EqualSlices(t, a.scrape().family("nvgpu_up"), []float64{1, 1, 1, 1, 1, 1, 1, 1}, "nvgpu_up is")
+	eventually(t, "eight GPUs are read", func() bool {
+		return slices.Equal(a.scrape().family("nvgpu_up"), []float64{1, 1, 1, 1, 1, 1, 1, 1})
+	})
 	if entry := a.log.find("these GPUs are simulated"); entry["scenario"] != "demo" || entry["level"] != "warn" {
 		t.Errorf("--demo is not announced as the scenario demo: %v", entry)
 	}
