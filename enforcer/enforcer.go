@@ -39,9 +39,9 @@ type Options struct {
 	Policy    *policy.Policy
 	Broker    broker.Options // without what the enforcer itself sets: Policy, Owner, Capacity, Enforcer
 	Dir       string         // of one enforcer only, created if necessary
-	StateFile string         // state that outlives a restart: who is paused or suspended; empty: none
+	StateFile string         // state that outlives a restart: the paused and suspended workloads; empty: none
 	Host      Host
-	Record    func(escalation.Step) // takes each step for the journal
+	Record    func(escalation.Step) // records each step in the journal
 	// whether the GPU had a fault of its own; nil: no faults are known
 	Hardware func(uuid string, within time.Duration) bool
 	// what is known of a GPU's clocks and links; nil: nothing
@@ -54,10 +54,10 @@ type Options struct {
 	Trusted   []string                  // versions of NCCL that are asked although a question can crash them
 	Simulated bool                      // the GPUs are simulated: no action on processes
 	CgroupFS  string                    // /sys/fs/cgroup
-	MemInfo   string                    // path of what the kernel tells of the host's memory; empty: /proc/meminfo
+	MemInfo   string                    // path of the kernel's figures of the host's memory; empty: /proc/meminfo
 	Driver    suspend.Call              // suspends processes; nil: child processes of this program
-	Tell      func(suspend.End)         // takes each suspension and resumption for the journal; nil: nothing does
-	Rested    func()                    // told at the end of Run, once everything that was stopped goes on; nil: nobody is
+	Tell      func(suspend.End)         // records each suspension and resumption in the journal; may be nil
+	Rested    func()                    // called at the end of Run, once everything that was stopped goes on; may be nil
 }
 
 // A Host is the driver's and the kernel's view of the GPUs: collectors.Host.
@@ -172,8 +172,8 @@ func (e *Enforcer) Close() {
 // Stats returns the broker's books, with the enforcer's additions.
 func (e *Enforcer) Stats() wire.Stats { return e.broker.Stats() }
 
-// Configure judges all sessions by another policy, and the escalated workloads
-// too. It drops none, and waits for nobody: Run may have ended.
+// Configure judges all sessions and escalated workloads by another policy. It drops
+// no session, and does not block: Run may have ended.
 func (e *Enforcer) Configure(p *policy.Policy) {
 	for {
 		select {

@@ -79,7 +79,7 @@ func (p *identityCache) ends(pid int) bool {
 			return false
 		}
 	}
-	return err == nil // it is not known of one that holds who looks at it
+	return err == nil // a process that blocks its readers is unknown
 }
 
 // tenant returns the policy's tenant of a device process; empty if the process

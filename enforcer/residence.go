@@ -38,7 +38,7 @@ const (
 // futex is the number of the system call, as /proc/PID/task/TID/syscall has it.
 var futex = map[string]string{"amd64": "202", "arm64": "98"}[runtime.GOARCH]
 
-// residence is what the enforcer remembers of who is on the GPUs.
+// residence is what the enforcer remembers about the workloads on the GPUs.
 type residence struct {
 	stays  map[audit.Subject]stay      // of those on their GPUs
 	wanted map[audit.Subject]time.Time // when a suspended workload was first seen to use the GPU
@@ -64,9 +64,9 @@ type stay struct {
 	bytes uint64    // of its memory then
 }
 
-// growth is by how much a workload's memory grows until its stay begins anew: who waited
-// for most of its memory has its turn from then on. A stay begins anew for a bounded number
-// of times only.
+// growth is the factor by which a workload's memory must grow for its stay to begin anew, so that a
+// workload that waited for most of its memory gets a whole turn. A stay begins anew a bounded
+// number of times.
 const growth = 1.25
 
 // A use is what is known of a process's use of its GPUs.
@@ -262,7 +262,7 @@ func (e *Enforcer) idle(now time.Time, c *candidate) (least time.Duration, known
 	return least, true
 }
 
-// reside decides who is on the GPUs, and orders that.
+// reside decides which workloads stay on the GPUs, and orders it.
 func (e *Enforcer) reside(now time.Time, b audit.Books) {
 	if e.Simulated {
 		return
@@ -287,7 +287,7 @@ func (e *Enforcer) reside(now time.Time, b audit.Books) {
 			s.GPUs[uuid] = e.overcommitted(uuid, b)
 		}
 	}
-	for _, g := range b.GPUs { // even while nobody is there: what is told of them does not end
+	for _, g := range b.GPUs { // also without workloads, so that their statistics do not end
 		know(g.GPU)
 	}
 	for _, w := range s.Workloads {
@@ -326,7 +326,7 @@ func (e *Enforcer) reside(now time.Time, b audit.Books) {
 		}
 	}
 	clear(e.residence.returning)
-	// Where nobody gives way for it, it waits for room on its own, and is seen to wait.
+	// On a GPU that is not overcommitted no workload gives way: it waits for room, and is shown to wait.
 	for _, w := range s.Workloads {
 		if w.Phase == residency.Suspended && w.Wants && !e.shared(w.Bytes) && !e.suspender.Waits(w.Subject) {
 			_ = e.suspender.Resume(now, w.Subject, "it uses the GPU again") // its record is there
@@ -339,7 +339,7 @@ func (e *Enforcer) reside(now time.Time, b audit.Books) {
 }
 
 // joinSuspended begins to suspend processes that started in a suspended workload. Where no
-// GPU is overcommitted and the workload gave way, nobody needs their memory, and they go on.
+// GPU is overcommitted and the workload gave way, their memory is not needed, and they go on.
 func (e *Enforcer) joinSuspended(now time.Time, r suspend.Record, c *candidate) {
 	needed := !r.Yields || e.shared(suspend.Record{Processes: c.processes}.Bytes())
 	failed, is := e.residence.failed[r.Subject()]
@@ -578,7 +578,7 @@ func (r *residence) overcommit(s residency.State) {
 	slices.SortFunc(r.stats, func(x, y wire.OvercommitStats) int { return strings.Compare(x.GPU, y.GPU) })
 }
 
-// explain tells a program that came back why it stood still.
+// explain tells a resumed program why it stood still.
 func (e *Enforcer) explain(end suspend.End) {
 	if !end.Yields || end.Done != suspend.Resuming || end.Err != nil {
 		return

@@ -54,12 +54,11 @@ func (e *Enforcer) size(uuid string) (bytes uint64, known bool) {
 	return total - min(kept, total), known
 }
 
-// remember notes the memory of the processes that are suspended now, and tells
-// the broker which those are.
+// remember records the suspended processes and their memory, and passes the PIDs to
+// the broker.
 func (e *Enforcer) remember() { e.broker.Absent(e.charge()) }
 
-// charge notes the memory of the processes that are suspended now, and returns
-// their PIDs.
+// charge records the memory of the suspended processes, and returns their PIDs.
 func (e *Enforcer) charge() map[int]bool {
 	away, absent := awayMemory{}, map[int]bool{}
 	for _, r := range e.suspender.Records() {
@@ -88,7 +87,7 @@ func (e *Enforcer) moving() map[string]bool {
 	return all
 }
 
-// lookAtSuspended tells what has ended of suspensions and resumptions.
+// lookAtSuspended reports the suspensions and resumptions that have ended.
 func (e *Enforcer) lookAtSuspended(now time.Time) {
 	for _, end := range e.suspender.Look(now) {
 		e.ended(end)
@@ -109,7 +108,7 @@ func (e *Enforcer) lookAtSuspended(now time.Time) {
 	e.remember()
 }
 
-// ended tells the log and the journal what has ended.
+// ended writes the end of a suspension or resumption to the log and the journal.
 func (e *Enforcer) ended(end suspend.End) {
 	log := e.log.With("tenant", end.Tenant, "workload", end.Workload, "why", end.Why, "took", end.Took.String())
 	switch {
@@ -139,7 +138,7 @@ func (e *Enforcer) ended(end suspend.End) {
 	}
 }
 
-// answer answers those who wait for something.
+// answer answers all callers that await the end of a suspension or resumption.
 func (e *Enforcer) answer(it awaited, text string, err error) {
 	for _, waits := range e.waiting[it] {
 		waits <- answer{text, err} // it has room
@@ -161,8 +160,8 @@ func (e *Enforcer) seeReturned(end suspend.End) {
 	e.withReturned(e.seen.DeviceProcesses)
 }
 
-// withReturned corrects what the driver answered before memory came back, and forgets those
-// of whom it answered since.
+// withReturned corrects readings from before memory came back, and forgets the processes with
+// newer readings.
 func (e *Enforcer) withReturned(all []collectors.DeviceProcess) []collectors.DeviceProcess {
 	awaited := map[action.Target]bool{}
 	for i := range all {
@@ -188,7 +187,7 @@ type candidate struct {
 	audit.Subject
 	processes []suspend.Process
 	mps       bool
-	sampled   bool // the driver tells how much of the GPUs' time each process has
+	sampled   bool // the driver has samples of each process's GPU time
 }
 
 // candidates returns the workloads on GPUs, by the last look, and those that are
@@ -240,8 +239,8 @@ func (c *candidate) add(h collectors.DeviceProcess) {
 	c.processes[at].Memory[h.UUID] += h.Memory
 }
 
-// names reports whether a name of an operator's means the workload: its key, or
-// the PID of one of its processes.
+// names reports whether the name in an order means the workload: its key, or the
+// PID of one of its processes.
 func names(name string, s audit.Subject, processes []suspend.Process) bool {
 	pid, err := strconv.Atoi(name)
 	return s.Workload == name ||
@@ -285,7 +284,7 @@ func (e *Enforcer) Suspend(ctx context.Context, workload, why string) (string, e
 	})
 }
 
-// joining returns a workload with those of its processes alone that a record does not have.
+// joining returns a workload with only those of its processes that the record lacks.
 func (c *candidate) joining(r suspend.Record) *candidate {
 	fresh := *c
 	fresh.processes = r.Joining(c.processes)
@@ -293,7 +292,7 @@ func (c *candidate) joining(r suspend.Record) *candidate {
 }
 
 // obstacle returns why the driver cannot suspend a workload, as far as that is
-// known beforehand; an empty text: nothing stands against it.
+// known beforehand; empty if nothing is.
 func (e *Enforcer) obstacle(c *candidate) (reason suspend.Reason, text string) {
 	if c.mps {
 		return suspend.MPS, "clients of CUDA MPS share a context with others, which the driver cannot suspend"
@@ -369,7 +368,7 @@ type awaited struct {
 	done suspend.Phase
 }
 
-// An answer is for who gave an order.
+// An answer goes to the caller that gave an order.
 type answer struct {
 	text string
 	err  error
@@ -421,7 +420,7 @@ func (e *Enforcer) unprotected(all []suspend.Process) (pids []int) {
 	return pids
 }
 
-// told returns the end of an order for the operator.
+// told describes the end of an order to the operator.
 func (e *Enforcer) told(end suspend.End) (string, error) {
 	switch mib := sum(end.Bytes()) >> 20; {
 	case len(end.Lost) > 0:

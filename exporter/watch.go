@@ -35,7 +35,7 @@ func (o StatusOptions) watch(ctx context.Context, terminal *os.File, first State
 		})
 }
 
-// A sizedTTY tells of its size, at first and when it changes. The screen itself
+// A sizedTTY reports its size, at first and when it changes. The screen itself
 // would follow it at any moment: in the midst of a drawing, and after its end, where
 // it panics.
 type sizedTTY struct {
@@ -49,7 +49,7 @@ func newSizedTTY(t tty.Tty) sizedTTY {
 	return sizedTTY{t, told}
 }
 
-// NotifyResize begins to tell of new sizes; nil: it ends.
+// NotifyResize begins to report new sizes; nil: it ends.
 func (t sizedTTY) NotifyResize(screen chan<- bool) {
 	if screen != nil {
 		screen = t.told

@@ -169,8 +169,8 @@ func (m *memory) knows(id string) bool {
 	return slices.ContainsFunc(m.incidents, func(e incident.Event) bool { return e.ID == id })
 }
 
-// history is the age from which on an incident says nothing of the present, if
-// nobody watched what became of it.
+// history is the age from which an incident says nothing about the present, if the
+// agent did not watch what followed.
 const history = 5 * time.Minute
 
 // remember takes a new incident, or news of a known one.
@@ -191,8 +191,8 @@ func (m *memory) remember(e incident.Event) {
 }
 
 // tidy drops incidents that are too old to matter, and those beyond the bound.
-// It takes them from the owner and GPU with the most, so that nobody's faults
-// push out another's.
+// It takes them from the owner and GPU with the most, so that no owner's faults
+// displace another's.
 func (m *memory) tidy() {
 	m.incidents = slices.DeleteFunc(m.incidents,
 		func(e incident.Event) bool { return m.now.Sub(e.First) > longestWindow && !m.holds(&e) })

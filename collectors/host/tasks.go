@@ -45,8 +45,8 @@ func (k Kernel) DriverTask(pid int) bool {
 }
 
 // driverTask returns the state of a kernel thread of the driver; false for any
-// other task, and for one that has ended. A program can have whoever reads its stat
-// wait for ever, but not who reads its status.
+// other task, and for one that has ended. A program can block
+// readers of its stat for ever, but not readers of its status.
 func (k Kernel) driverTask(pid string) (state byte, ok bool) {
 	f, err := k.proc().Open(pid + "/status")
 	if err != nil {

@@ -29,9 +29,9 @@ type Books struct {
 	// none, like 1.
 	Quota func(tenant, gpu string) policy.Quota
 
-	// Holds are whom we hold back ourselves. A process that Starved explains does not count as
-	// unhooked; one of which the broker's limits refused a session (Filled) has as much time as one
-	// that lost its session.
+	// Holds has what the enforcer itself holds back. A process that is Starved does not count as
+	// unhooked. One that the broker's limits refused a session (Filled) has as much time as one that
+	// lost its session.
 	Holds Holds
 
 	// Moving are the GPUs, by UUID, from or to which the memory of a workload is on its way. The

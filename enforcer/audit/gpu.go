@@ -15,12 +15,12 @@ type auditedGPU struct {
 	at       time.Time // of its latest device processes
 	fresh    bool      // they are newer than in the last audit
 	dark     bool      // its present processes are unknown
-	listed   bool      // somebody is there
+	listed   bool      // processes use it
 	governed bool      // by the broker
 	together float64   // seconds that tenants ran together
 	ran      int       // processes that used it, by the driver's new samples
 
-	strangers bool // processes that no tenant has are there
+	strangers bool // processes without a tenant use it
 
 	sampled, before time.Time // by the driver, and as of the last audit
 	read            time.Time // of the last reading

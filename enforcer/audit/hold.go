@@ -5,8 +5,9 @@ import (
 	"math/bits"
 )
 
-// A Hold is why we ourselves hold a process or a workload back: a set of causes. What a cause explains
-// is not held against anybody: the audit, the escalation, the jobs and the checks of health ask here.
+// A Hold is the set of reasons for which the enforcer itself holds a process or a workload back. What a
+// reason explains is never counted against a workload: the audit, the escalation, the jobs and the checks
+// of health ask here.
 type Hold uint16
 
 // The causes.
@@ -38,7 +39,7 @@ func (h Hold) Causes() iter.Seq[Hold] {
 	}
 }
 
-// What causes explain. Filled explains nothing: whoever leaves himself no session is judged.
+// What causes explain. Filled explains nothing: a user who takes all of his own sessions is judged.
 const (
 	NoSession = Starved | Suspended | Returning          // its hook cannot reconnect
 	Shortfall = Paused | Throttled | Paced               // it gets less than its guarantee
@@ -48,7 +49,8 @@ const (
 // Has reports whether the hold has one of the causes.
 func (h Hold) Has(causes Hold) bool { return h&causes != 0 }
 
-// Holds are whom we hold back at the time of an audit. The zero value holds nobody.
+// Holds has the processes, workloads and tenants that the enforcer holds back at the time of an audit. The
+// zero value has none.
 type Holds struct {
 	Process   func(pid int) Hold // nil: none
 	Workloads map[Subject]Hold

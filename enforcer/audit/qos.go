@@ -25,8 +25,8 @@ const (
 //     waiting for it, for at least its guarantee of the time. It is violated
 //     if it was served less than its guarantee of the time in which it wanted,
 //     by more than 0.01 of the window. Service is the time that it would have
-//     needed alone for what it did: who runs beside others at a small part of
-//     its lone pace is not served, though it never waits.
+//     needed alone for what it did: a tenant that runs beside others at a small
+//     part of its lone pace is not served, though it never waits.
 //   - launch_wait: a window with a wait, in which the tenant was served no more
 //     than its guarantee. It is violated where more than 1 % of the waits were
 //     longer than the objective.

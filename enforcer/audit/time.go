@@ -31,7 +31,7 @@ func (t *auditedTenant) judgeTime(b *Books, g *auditedGPU, q policy.Quota, found
 			t.accuseLargest(found, used.sm, time.Time{}, t.over(g, ratio))
 		}
 	}
-	if !ever || !g.governed && b.Now.Sub(g.first) >= b.tick.Of(noSample) { // that nobody counts it is an answer
+	if !ever || !g.governed && b.Now.Sub(g.first) >= b.tick.Of(noSample) { // a driver that never counts it does not delay the audit
 		return true
 	}
 	return measured && enough

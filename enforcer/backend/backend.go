@@ -26,7 +26,7 @@ type Backend interface {
 	// Want sets what is to hold from now on, with one demand for each tenant of
 	// the policy and GPU. It returns at once. The driver is only asked after a
 	// Want, so the backend rests if the calls stop. One goroutine calls it, at
-	// any rate, with demands that nobody changes.
+	// any rate. The caller must not change the demands afterwards.
 	Want([]Demand)
 	// Holds returns what actually held a moment ago; anything uncertain is left
 	// out. Safe for concurrent use.

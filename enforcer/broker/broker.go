@@ -43,13 +43,13 @@ type Options struct {
 	// Known reports whether the host has a GPU of that UUID, written
 	// GPU-12345678-..., or a MIG device, written MIG-12345678-...; nil: it has
 	// them all. Other GPUs are not governed, so that a process cannot exhaust
-	// the broker's GPUs with invented ones: the process is told, and the log
+	// the broker's GPUs with invented ones: the process gets an error, and the log
 	// and the statistics show it. If a session's GPU becomes known, the session
 	// ends, so that its process begins another. It must not block.
 	Known func(uuid string) bool
 	// Capacity returns how many bytes of a GPU's memory all tenants together
-	// can have, including what they have; 0 is unknown, and keeps no memory for
-	// anybody. Refresh asks it, and so does the first session on a GPU. It must
+	// can have, including what they have; 0 is unknown, and guarantees no memory to
+	// any tenant. Refresh asks it, and so does the first session on a GPU. It must
 	// not block, and may be nil.
 	Capacity func(uuid string) uint64
 	// Later returns when an allocation within its tenant's cap, for which the
@@ -60,12 +60,12 @@ type Options struct {
 	// never give way to others there that are entitled to that: the process gets
 	// only what its tenant is guaranteed. It must not block, and may be nil.
 	Stays func(uuid string, pid int, kind wire.Kind) bool
-	// Granted is told of each allocation that is granted, but for those from a
+	// Granted is called for each granted allocation, except those from a
 	// lease. It must not block, and may be nil.
 	Granted func(Request)
 	// Observer reports whether a user may ask for the statistics; root and the
-	// broker's own user always may. It must not block, and may be nil: nobody
-	// else may.
+	// broker's own user always may. It must not block. If it is nil, no other
+	// user may.
 	Observer func(uid uint32) bool
 	// Enforcer returns the enforcer's part of the statistics. It may be nil,
 	// and must not call the broker.

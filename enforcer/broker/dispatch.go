@@ -222,8 +222,8 @@ func (s *session) usage(_ int, _ *mail, h wire.Header, payload []byte) *refusal 
 	return nil
 }
 
-// takes records that a process gave itself a time slice, for those whose tenant nobody judges, too.
-// It does not log each one: a process can say so at any time.
+// takes records that a process set its own time slice, even if its tenant is not judged. It does not log
+// each message: a process can send any number.
 func (s *session) takes(t *seat, us uint32) {
 	s.mu.Lock()
 	tenant := s.tenant
@@ -235,7 +235,7 @@ func (s *session) takes(t *seat, us uint32) {
 	}
 }
 
-// time has news of a seat told, which is taken with the first.
+// time passes a message about a seat on. The first one takes the seat.
 func (s *session) time(t *seat, tell func()) {
 	s.b.times.tell(func() {
 		if t.party == nil && !t.left {

@@ -19,7 +19,7 @@ type exits struct {
 	epoll *os.File
 	raw   syscall.RawConn
 	mu    sync.Mutex // against closing a pidfd twice
-	looks sync.Mutex // so that who has looked knows what others have seen
+	looks sync.Mutex // one look at a time, so that its caller knows all earlier results
 }
 
 func newExits() (*exits, error) {

@@ -139,9 +139,9 @@ const mostRanks = 16
 func (g *gpu) do(tell func())     { g.b.times.do(tell) }
 func (g *gpu) now() time.Duration { return g.b.times.now }
 
-// drained tells the schedule that no session of a paused tenant has work under
-// way any more, and what they did; false: that is not so, or the schedule
-// knows.
+// drained reports to the schedule that all sessions of a paused tenant have
+// drained, and what they did. It returns false if a session has work under way,
+// or if the schedule has that report.
 func (g *gpu) drained(p *party, u schedule.Usage) bool {
 	if !p.drains || slices.ContainsFunc(p.seats, func(t *seat) bool { return t.owes }) {
 		return false
@@ -278,8 +278,8 @@ func (g *gpu) yield(t *seat, u *wire.Usage) {
 	}
 }
 
-// rests tells the schedule that no session of a tenant has work any more;
-// false: one has, or the schedule knows.
+// rests reports to the schedule that no session of a tenant has work. It returns
+// false if one has, or if the schedule has that report.
 func (g *gpu) rests(p *party, u schedule.Usage) bool {
 	if !p.wants || slices.ContainsFunc(p.seats, func(t *seat) bool { return t.wants && !t.quiet }) {
 		return false

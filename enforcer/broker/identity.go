@@ -14,8 +14,8 @@ import (
 	"gpusteward/internal/procs"
 )
 
-// peer finds out who connected, as the kernel recorded it then, and where that
-// process is now.
+// peer identifies the process that connected, from what the kernel recorded then
+// and from where the process is now.
 func (b *Broker) peer(s *session, fd int, cred *unix.Ucred) (err error) {
 	f := &s.facts
 	f.PID, f.UID, f.GID = int(cred.Pid), cred.Uid, cred.Gid
@@ -121,7 +121,7 @@ func (f *Facts) read(procfs string, readlink func(procfs string, pid int, name s
 	case errors.Is(err, procs.ErrLate):
 		return fmt.Errorf("read the program of %d: %w", f.PID, err)
 	case err != nil:
-		f.Exe = "" // a kernel may refuse it to other users than root, or hold who reads it
+		f.Exe = "" // the kernel may refuse it to users other than root, or block readers
 	}
 	return nil
 }

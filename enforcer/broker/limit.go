@@ -60,7 +60,7 @@ type caller struct {
 // The broker's mutex guards its sessions.
 type owner struct {
 	name        string
-	party       string // who may be several owners: the user of several jobs
+	party       string // may be several owners: a user with several jobs
 	sessions    int
 	calls, rate rate // connections and messages
 	asks        rate // for statistics

@@ -14,7 +14,7 @@ import (
 const mostBytes = 1 << 44
 
 // reserve answers on the connection's goroutine: the ledger has its own lock
-// and takes no time. Nothing is kept of who is told to ask again.
+// and takes no time. An allocation that must be asked for again leaves no record.
 func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refusal {
 	var ask wire.Memory
 	ask.Decode(payload)
@@ -184,9 +184,9 @@ func (a *absence) note(bytes uint64, now, window time.Duration) {
 	a.listings++
 }
 
-// weigh tells the ledgers how much the driver does not list of the memory that living
-// processes have booked. It goes by tenants: it does not matter which of their
-// processes have booked it, nor for how long. The broker's reloads are locked.
+// weigh reports to the ledgers how much of the memory that living processes have booked the
+// driver does not list. It adds up by tenant: it does not matter which of a tenant's processes
+// booked the memory, nor for how long. The broker's reloads are locked.
 func (b *Broker) weigh() {
 	type process struct {
 		gpu *gpu

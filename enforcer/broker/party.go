@@ -31,7 +31,7 @@ type party struct {
 }
 
 // A seat is a session's place on a GPU. The process takes it when it makes a
-// context there: a process that only looks at a GPU is nobody's neighbour.
+// context there: a process that only queries a GPU does not count.
 type seat struct {
 	s     *session
 	index int
@@ -188,7 +188,7 @@ func (g *gpu) change(p *party, q Quota) {
 }
 
 // pace sets the copy rate of each session of a tenant: an equal part of the
-// tenant's rate. The next copy reads it; nobody is woken.
+// tenant's rate. The next copy reads it; no process is woken.
 func (p *party) pace() {
 	each := func(all uint64) uint64 {
 		if all == 0 {

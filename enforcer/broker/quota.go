@@ -15,7 +15,7 @@ import (
 type Quota struct {
 	quota.Quota
 	Weight  float64        // its part of the GPU's time, in proportion to the other tenants' that want it; 0 is 1
-	Class   schedule.Class // who goes first
+	Class   schedule.Class // higher classes go first
 	Link    uint64         // bytes a second that it may copy over the link; 0 is no limit
 	Copy    uint64         // bytes a second that it may copy within the GPU; 0 is no limit
 	Held    bool           // it gets no turns

@@ -74,7 +74,7 @@ type Findings struct {
 // without a violation brings it one level down, from Terminate to Observe. An
 // audit that does not know a subject changes neither. A suspended subject does no
 // harm, and is terminated all the same after Grace, unless its owner asked for it
-// (Release). The zero value follows nobody; it is safe for concurrent use.
+// (Release). The zero value is empty; it is safe for concurrent use.
 //
 // It takes no action itself. If Judge leaves a step's Result empty, the caller
 // carries out the step and hands it to Settle.

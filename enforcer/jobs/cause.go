@@ -37,7 +37,7 @@ const (
 	circumstances
 )
 
-// A proof says what is told as evidence of a cause.
+// A proof names the numbers that are reported as evidence of a cause.
 type proof struct {
 	shows  []int // numbers of a step
 	around []int // circumstances
@@ -214,7 +214,7 @@ func (d difference) ofGPU() string {
 	return "gpu"
 }
 
-// numbers tell of a step, and of what is around it.
+// The names of a step's numbers and circumstances, in evidence.
 var (
 	numbers = [shapes]string{held: "held", copying: "copying", waiting: "waiting", away: "host", launching: "launching",
 		collecting: "collectives", launches: "launches", copied: "bytes copied", allocs: "allocations",

@@ -30,10 +30,10 @@ const (
 // for concurrent use.
 type Observer struct {
 	Procfs   string                              // mount point of procfs; empty is /proc
-	Evidence func(uuid string, pid int) Evidence // for slow steps; it must not wait; nil: there is none
-	RAS      string                              // address at which NCCL serves; empty: nobody asks there
+	Evidence func(uuid string, pid int) Evidence // for slow steps; it must not block; nil: there is none
+	RAS      string                              // address at which NCCL serves; empty: NCCL is not asked
 	Trusted  []string                            // versions of NCCL that may be asked whatever ras.Refuse knows of them
-	Log      *slog.Logger                        // nil: nobody reads it
+	Log      *slog.Logger                        // nil: no log
 	Now      func() int64                        // CLOCK_MONOTONIC, ns; nil: the system's
 	// Held reports whether we ourselves have a workload stand still; nil: none. It is set between calls of
 	// See and Look.

@@ -74,22 +74,22 @@ type GPUProcess struct {
 	Sampled               time.Time // end of the time that Used counts; zero: it is not known
 }
 
-// jobsOfNCCL is what NCCL tells of jobs. A job without the hook has no trace.
+// jobsOfNCCL is what NCCL reports about jobs. A job without the hook has no trace.
 type jobsOfNCCL struct {
 	members  map[int]*member // by PID
 	looked   int64           // when it was last looked at what they have open
 	asked    int64           // and before that
 	wait     time.Duration   // NCCL is not asked again
-	answers  chan *told      // nil: nobody asks
+	answers  chan *told      // nil: no question is under way
 	last     told
 	watch    ras.Watch
 	refusals map[string]bool // that the log has
 }
 
-// told is an answer of NCCL, and who gave it.
+// told is an answer of NCCL, and its source.
 type told struct {
 	ras.Status
-	user int             // who serves it; -1: not known, or several
+	user int             // user of the process that answered; -1: unknown, or several
 	here map[string]bool // this host's addresses
 }
 
@@ -315,8 +315,8 @@ func (o *Observer) hear(at int64, suspects map[*member]bool) {
 	go func(answers chan<- *told) { answers <- o.inquire(q) }(j.answers)
 }
 
-// confirms reports whether another answer, a while later, may tell of a hang
-// that this one cannot tell yet.
+// confirms reports whether a later answer may confirm a hang that this one only
+// suggests.
 func (j *jobsOfNCCL) confirms(at int64) bool {
 	known := map[int]bool{}
 	for _, h := range j.standing(at, ras.Patience) {
@@ -329,7 +329,7 @@ func (j *jobsOfNCCL) confirms(at int64) bool {
 }
 
 // settled reports whether the workloads of the suspects make no communicators, as
-// far as this host tells.
+// far as this host shows.
 func (j *jobsOfNCCL) settled(at int64, suspects map[*member]bool) bool {
 	workloads := map[string]bool{}
 	for m := range suspects {
@@ -415,7 +415,7 @@ type question struct {
 	old    map[int]bool   // whether the process makes no communicators
 }
 
-// inquire asks NCCL if whoever may answer is known and may be asked. The kernel
+// inquire asks NCCL if each process that may answer is known and may be asked. The kernel
 // chooses one of those that listen. The answer is nil if there is none: most jobs
 // do not listen where this host can ask.
 func (o *Observer) inquire(q question) *told {
@@ -498,7 +498,7 @@ type listener struct {
 }
 
 // listeners returns the sockets that listen at the port of the address. Only a
-// user's own processes, and root's, may be told of.
+// user's own processes, and root's, may be reported.
 func listeners(procfs, address string) (all []listener) {
 	_, text, _ := net.SplitHostPort(address)
 	port, _ := strconv.Atoi(text)

@@ -172,7 +172,7 @@ func Decide(s State) (orders []Order) {
 			hopeless = len(victims) == 0 && len(s.later().victims(c, free, gone)) == 0
 		}
 		for uuid := range c.bytes {
-			if !hopeless || !s.GPUs[uuid].Overcommit { // who comes to an overcommitted GPU can be sent away again
+			if !hopeless || !s.GPUs[uuid].Overcommit { // a workload that comes to an overcommitted GPU can be suspended again
 				blocked[uuid] = true
 			}
 		}
@@ -290,8 +290,8 @@ func (s State) held(uuid string) (sum uint64) {
 	return sum
 }
 
-// free returns the bytes of a GPU that nobody has, nor anybody who is on the way
-// there or came a moment ago: the driver's reading is older than that.
+// free returns the bytes of a GPU that are free, less those of workloads that are on
+// the way there or came since the driver's reading.
 func (s State) free(uuid string) uint64 {
 	g := s.GPUs[uuid]
 	if g.Size == 0 {

@@ -22,10 +22,10 @@ const maxGuarded = 256
 // thread executes that instruction again.
 //
 // A guard traces the threads (ptrace) from a thread of its own. While a process executes a
-// program that its file system does not provide, the kernel holds whoever begins to trace it.
-// Nobody waits for such a guard; it guards once the kernel lets go. Guards take turns, and
-// each handles a bounded number of signals a turn: a process with more is slowed down and
-// delays nobody else. A process that something else traces, such as a debugger, cannot be
+// program that its file system does not provide, the kernel blocks a guard that begins to trace
+// it. No caller waits for such a guard; it guards once the kernel lets it go. Guards take turns,
+// and each handles a bounded number of signals a turn: a process with more signals slows only
+// itself down. A process that something else traces, such as a debugger, cannot be
 // guarded. The zero value guards nothing yet. Methods may be called concurrently.
 type Guards struct {
 	mu   sync.Mutex // no holder waits for anything

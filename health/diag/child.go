@@ -143,7 +143,7 @@ func (c *child) kill(err error) error {
 	return c.gone
 }
 
-// broken returns the reason why a child gave no answer, or one that is none.
+// broken returns the reason why a child gave no valid answer.
 func (c *child) broken(err error) error {
 	_, _ = c.orders.Close(), c.answers.Close()
 	select {

@@ -92,7 +92,7 @@ static int function(uintptr_t *f, uintptr_t module, char *name)
 {
 	return cu.cuModuleGetFunction((void **)f, (void *)module, name);
 }
-static int event(uintptr_t *e) { return cu.cuEventCreate((void **)e, 1); } // whoever waits for it sleeps
+static int event(uintptr_t *e) { return cu.cuEventCreate((void **)e, 1); } // CU_EVENT_BLOCKING_SYNC: a thread that waits for it sleeps
 static int record(uintptr_t e) { return cu.cuEventRecord((void *)e, NULL); }
 static int await(uintptr_t e) { return cu.cuEventSynchronize((void *)e); }
 static int elapsed(float *ms, uintptr_t from, uintptr_t to)
@@ -136,7 +136,7 @@ func (e *cudaError) Error() string {
 	return fmt.Sprintf("%s: %s (%d)", e.call, C.GoString(C.name(e.code)), int(e.code))
 }
 
-// told returns what a return code stands for.
+// told returns the error that a return code stands for.
 func told(call string, code C.int) error {
 	if code == 0 {
 		return nil

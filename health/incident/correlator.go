@@ -1,6 +1,6 @@
-// Package incident makes incidents of what the driver's events and the kernel's
-// lines are signs of: which device has which fault, how bad it is, who caused
-// it and what to do. It defines what all of health speaks of: entities, events,
+// Package incident turns the driver's events and the kernel's lines into
+// incidents: which device has which fault, how bad it is, who caused it and what
+// to do. It defines what all of health speaks of: entities, events,
 // severities and states.
 //
 // For one fault the driver raises one event, and the kernel logs one to three

@@ -1,6 +1,6 @@
 // Package journal keeps events: a bounded number in memory and in files of JSON
-// lines. It serves them over HTTP. It never delays who records an event: records
-// wait for the disk in a bounded queue.
+// lines. It serves them over HTTP. Recording an event never blocks: records wait
+// for the disk in a bounded queue.
 package journal
 
 import (

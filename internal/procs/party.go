@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// Whose returns the party that a process is of. No plain user is several parties, whatever processes,
-// cgroups and namespaces he makes: a party is a user's slice of systemd, a pod, a container of root's,
-// or else a user with his subordinate UIDs, or a cgroup of root's.
+// Whose returns the party to which a process belongs. An unprivileged user is one party, whatever
+// processes, cgroups and namespaces he creates: a party is a user's slice of systemd, a pod, a container
+// that root started, a user with his subordinate UIDs, or a cgroup of root.
 func Whose(procfs string, pid int) string { return party(filepath.Join(procfs, strconv.Itoa(pid))) }
 
-// parties are the names of cgroups, below slices, that only root gives, and in which others may have any UID.
+// parties matches the names of cgroups that only root creates, and in which processes may have any UID.
 var parties = regexp.MustCompile(`^user-\d+\.slice$|pod[\da-f_-]{32,36}(\.slice)?$|[\da-f]{64}(\.scope)?$|` +
 	`^lxc\.payload\.|^machine-.*\.scope$|^systemd-nspawn@`)
 
@@ -53,11 +53,11 @@ func Party(cgroup string, uid uint32) string {
 	return fmt.Sprint(Login(uid))
 }
 
-// Etc is the directory that tells which UIDs are subordinate ones of whom.
+// Etc is the directory with subuid and passwd, which assign subordinate UIDs to users.
 var Etc = "/etc"
 
-// Login returns the user that a UID is a subordinate one of, by /etc/subuid, or the UID itself. A user
-// whom /etc/passwd does not have is known by the first of his subordinate UIDs.
+// Login returns the user to whom /etc/subuid assigns a UID, or else the UID itself. The first subordinate
+// UID stands for a user who is not in /etc/passwd.
 func Login(uid uint32) uint32 {
 	subordinates.Lock()
 	defer subordinates.Unlock()
@@ -69,7 +69,7 @@ func Login(uid uint32) uint32 {
 	return uid
 }
 
-// A span is a range of UIDs that are subordinate ones of a user.
+// A span is a range of a user's subordinate UIDs.
 type span struct{ first, count, of uint32 }
 
 // subordinates are the spans of a file.

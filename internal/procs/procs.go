@@ -1,13 +1,13 @@
-// Package procs looks at other processes in procfs where the kernel can have a reader
-// wait: for as long as a process's memory is locked, or, in newer kernels, while it
-// executes a program, most files and links of /proc/PID keep their readers, and a process
-// can see to it that this never ends. Each look is on a thread of its own. One that is
-// seen to sleep in the kernel is not waited for: the process is not known for now, and the
-// answer is there for whoever asks the same again. The sleep of such a thread ends with
-// this process. The files cgroup, comm, schedstat and status, the lists of descriptors and
-// tasks, and children are read anywhere: they wait for nobody. The files cmdline, environ
-// and mem are for child processes (package worker): they read memory, which may be on a
-// file system that never answers, and which no end of this process would interrupt.
+// Package procs reads the files in /proc/PID at which the kernel can block a reader: most
+// files and links block while the process's memory is locked, or, in newer kernels, while
+// it executes a program, and a process can make that last for ever. Each look runs on a
+// thread of its own. If the kernel is seen to block the thread, the caller gets an error at
+// once, and the next caller with the same question gets the late answer. Blocked threads
+// end with this process. The files cgroup, comm, schedstat and status, the lists of
+// descriptors and tasks, and children never block: any package reads them. Only child
+// processes (package worker) read cmdline, environ and mem: these read memory, which may
+// be on a file system that never answers, and the end of this process would not interrupt
+// that.
 package procs
 
 import (
@@ -26,11 +26,11 @@ import (
 	"gpusteward/internal/worker"
 )
 
-// ErrHeld is the error of a look that the kernel does not let end.
-var ErrHeld = errors.New("the kernel has whoever looks at the process wait, as it does while that executes a program")
+// ErrHeld is the error of a look that the kernel blocks.
+var ErrHeld = errors.New("the kernel blocks readers of the process, as it does while the process executes a program")
 
-// ErrLate is an ErrHeld of a look of which it is not known yet whether the kernel holds it. The
-// answer may be there when the same is asked again.
+// ErrLate is an ErrHeld of a look that is late, and may not be blocked. The same question may have its
+// answer soon.
 var ErrLate = fmt.Errorf("%w, for a moment at least", ErrHeld)
 
 // Bounds of the looks that are late, each a thread. As many again may have an answer.
@@ -40,7 +40,7 @@ const (
 	keepFor   = 30 * time.Second // an answer that nobody has asked for again
 )
 
-// A patience is how long a look is waited for.
+// A patience is how long a caller waits for a look.
 type patience bool
 
 const (
@@ -96,7 +96,7 @@ func lookAt(p patience, k kind, procfs string, pid int, names ...string) ([]foun
 	dir := filepath.Join(procfs, strconv.Itoa(pid))
 	var is unix.Statfs_t
 	if unix.Statfs(procfs, &is) != nil || is.Type != unix.PROC_SUPER_MAGIC {
-		return look(k, dir, names), nil // files that hold nobody
+		return look(k, dir, names), nil // files that block nobody
 	}
 	return looks.ask(p, k, dir, names)
 }
@@ -138,8 +138,8 @@ func Readlink(procfs string, pid int, name string) (string, error) {
 	return string(target), err
 }
 
-// AwaitLink is Readlink for those who can wait until the kernel is seen to hold the look, which takes
-// a second. No loop may.
+// AwaitLink is Readlink for callers that can wait the second that it takes to see that the kernel blocks
+// the look. A loop must not.
 func AwaitLink(procfs string, pid int, name string) (string, error) {
 	target, err := one(apart, links, procfs, pid, name)
 	return string(target), err
@@ -150,7 +150,7 @@ func Readlinks(procfs string, pid int, names []string) (map[string]string, error
 	return some(loop, links, procfs, pid, names)
 }
 
-// AwaitLinks is Readlinks for those who can wait, as AwaitLink is Readlink.
+// AwaitLinks is Readlinks for callers that can wait, like AwaitLink.
 func AwaitLinks(procfs string, pid int, names []string) (map[string]string, error) {
 	return some(apart, links, procfs, pid, names)
 }
@@ -164,8 +164,8 @@ func Owner(procfs string, pid int, name string) (user, mode uint32, err error) {
 	return user, mode, err
 }
 
-// State returns the state of a process, which its status tells to all: R, S, D, T and so on.
-// It is 0 if there is no such process.
+// State returns the state of a process, from its file status: R, S, D, T and so on. It is 0 if there is
+// no such process.
 func State(procfs string, pid int) byte {
 	status, _ := os.ReadFile(filepath.Join(procfs, strconv.Itoa(pid), "status"))
 	_, state, _ := bytes.Cut(status, []byte("\nState:\t"))
@@ -280,7 +280,7 @@ func (k *keeper) earlier(kind kind, dir string, names []string) ([]found, error)
 	return nil, nil
 }
 
-// await has a look be late, unless it has just ended. Its error is that there is no answer.
+// await records that a look is late, unless it has just ended. Its error says that there is no answer.
 func (k *keeper) await(l *sent, task string, kind kind, dir string, names []string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -288,7 +288,7 @@ func (k *keeper) await(l *sent, task string, kind kind, dir string, names []stri
 		return nil
 	}
 	if l.what = key(kind, dir, names); k.late[l.what] != nil {
-		l.what += " " + task // of two who asked at the same time, one awaits it
+		l.what += " " + task // of two callers that asked at the same time, one gets the answer
 	}
 	if k.late == nil {
 		k.late = map[string]*sent{}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrGone means that there is no such process, or no longer.
+// ErrGone means that the process does not exist, or has ended.
 var ErrGone = errors.New("the process is gone")
 
 // Stat is what the line in the file stat says of a process or a thread.
@@ -50,7 +50,7 @@ func ParseStat(line []byte) (s Stat, err error) {
 // ReadStat reads the stat of a process.
 func ReadStat(procfs string, pid int) (Stat, error) { return readStat(loop, procfs, pid) }
 
-// AwaitStat is ReadStat for those who can wait, as AwaitLink is Readlink.
+// AwaitStat is ReadStat for callers that can wait, like AwaitLink.
 func AwaitStat(procfs string, pid int) (Stat, error) { return readStat(apart, procfs, pid) }
 
 func readStat(p patience, procfs string, pid int) (Stat, error) {
@@ -61,9 +61,9 @@ func readStat(p patience, procfs string, pid int) (Stat, error) {
 	return ParseStat(line)
 }
 
-// Pidfd opens a pidfd of the process that has a PID, which the caller closes. Once it is open,
-// same returns an error unless the process is the one that is meant. ErrGone means that it has
-// ended since.
+// Pidfd opens a pidfd of the process that has a PID. The caller closes it. Pidfd calls same once the
+// pidfd is open: it returns an error unless the process is the intended one. ErrGone means that the
+// process has ended since.
 func Pidfd(pid int, same func() error) (int, error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -79,11 +79,11 @@ func Pidfd(pid int, same func() error) (int, error) {
 	return fd, nil
 }
 
-// Ended reports whether all threads of a pidfd's process have ended.
+// Ended reports whether all threads of the pidfd's process have ended.
 func Ended(pidfd int) bool {
 	for {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
-		if err != unix.EINTR { // a signal, such as SIGCHLD, tells nothing of this process
+		if err != unix.EINTR { // an interrupted poll says nothing about the process
 			return n > 0 || err != nil
 		}
 	}

@@ -31,7 +31,7 @@ func parseVersion(text string) (v version, ok bool) {
 
 func (v version) before(w version) bool { return slices.Compare(v[:], w[:]) < 0 }
 
-// A fault is one of NCCL's by which a question can crash who is asked.
+// A fault is a defect of NCCL by which a question can crash the process that is asked.
 type fault struct {
 	first    version
 	repaired version // zero: no release without it is known
@@ -57,7 +57,7 @@ func readFaults(table string) (all []fault) {
 }
 
 // Refuse returns why a process with that version of NCCL must not be asked; nil:
-// it may be. trusted are versions that somebody answers for, as 2.28.9, or 2.28
+// it may be. trusted are versions that the operator allows, as 2.28.9, or 2.28
 // for all of its releases.
 func Refuse(text string, trusted []string) error {
 	v, known := parseVersion(text)

@@ -10,11 +10,11 @@ import (
 // When a communicator is taken to stand still.
 const (
 	Patience = 10 * time.Second // from the first to the last of the answers without a change
-	forget   = 30 * time.Minute // without an answer that tells of it: questions are rare
+	forget   = 30 * time.Minute // without an answer that has it: questions are rare
 )
 
 // maxKnown is how many bytes of communicators are known, together with those of the next answer: of
-// more, only the answer. As many ranks as a real answer can tell of take a third of it.
+// more, only the answer. The ranks of the largest real answer take a third of it.
 const maxKnown = 16 << 20
 
 // joint collectives end on no rank before all ranks have entered them. The root
@@ -32,7 +32,7 @@ type Watch struct {
 type history struct {
 	last  Communicator  // a missing rank has its last counts
 	since time.Duration // first answer since which nothing has changed
-	seen  time.Duration // last answer that told of it
+	seen  time.Duration // last answer that had it
 }
 
 // A Hang is a communicator in which ranks wait for others.

@@ -108,7 +108,7 @@ func (v version) known(told bool) error {
 	return fmt.Errorf("Python %v is not known: gpusteward reads 3.9 to 3.14", v)
 }
 
-// tell makes a layout of the offsets that an interpreter tells of itself.
+// tell makes a layout of the offsets that an interpreter publishes in its memory.
 func tell(w words) (version, layout, error) {
 	v := version(w.u64(8))
 	if err := v.known(true); err != nil {

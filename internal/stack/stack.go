@@ -1,5 +1,5 @@
 // Package stack reads the stacks of another process's threads from outside: the
-// lines of its Python code, and for each thread what the kernel tells of it. It
+// lines of its Python code, and the kernel's view of each thread. It
 // never stops the process, writes nothing to it, and reads no argument and no
 // variable: only names, files, line tables and the links between frames.
 package stack

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Witness tells whether the kernel holds a thread, by what the thread is seen to do. Time
-// tells nothing: on a busy host, a thread that nobody holds waits long for a processor.
+// A Witness finds out whether the kernel blocks a thread, from the thread's state and system call.
+// Elapsed time is no evidence: on a busy host, any thread may wait long for a processor.
 // The zero value is ready. Its methods may be called concurrently.
 type Witness struct {
 	Every  time.Duration // between two looks that count; 0: LookEvery
-	Enough int           // looks in a row that have to see a thread wait in the same place; 0: 100
+	Enough int           // looks in a row that must see the thread wait in the same place; 0: 100
 
 	mu    sync.Mutex
 	where string    // it waited when it was last seen; empty: it did not
@@ -24,7 +24,7 @@ type Witness struct {
 	last  time.Time // look that counted
 }
 
-// What a Witness has unless it says otherwise.
+// The defaults of a Witness.
 const (
 	LookEvery = 10 * time.Millisecond
 	enough    = 100

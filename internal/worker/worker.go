@@ -1,8 +1,8 @@
-// Package worker runs work that the kernel may never finish in child processes of this
-// program. The kernel can hold a thread that reads another process's memory, or that
-// calls a driver, where no signal reaches it. A child that is late is given up: nobody
-// waits for it any more. This process continues, can always end, and has a bounded
-// number of such children.
+// Package worker runs work that may block in the kernel in child processes of this
+// program. The kernel can block a thread that reads another process's memory, or that
+// calls a driver, so that no signal ends it. A child that is late is given up: the caller
+// stops waiting. This process continues, can always end, and has a bounded number of such
+// children.
 package worker
 
 import (
@@ -27,7 +27,7 @@ import (
 // A Kind is a kind of work, with its bounds. Its methods may be called concurrently.
 type Kind struct {
 	Command  []string      // arguments of this program that begin it
-	Running  int           // most children that somebody waits for; further orders wait in line
+	Running  int           // most children that callers wait for; further orders wait in line
 	Children int           // most children, including those that were given up
 	Limit    time.Duration // for a child, from its start; 0: only the order's context
 	Memory   uint64        // bytes of its private memory (RLIMIT_DATA); 0: no limit
