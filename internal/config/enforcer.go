@@ -66,7 +66,7 @@ func (c Enforcer) validate() error {
 		c.Sharing)
 	host, port, err := net.SplitHostPort(c.NCCL)
 	wrong.If(c.NCCL != "" && (err != nil || host == "" || port == ""),
-		"enforcer.nccl_ras: %q is no address like localhost:28028; \"\" asks nobody", c.NCCL)
+		"enforcer.nccl_ras: %q is no address like localhost:28028; \"\" asks no job", c.NCCL)
 	for i, v := range c.Trusted {
 		wrong.If(!releases.MatchString(v), "enforcer.nccl_ras_versions[%d]: %q is neither a release of NCCL like 2.30.7, "+
 			"nor all of them like 2.30", i, v)
