@@ -87,9 +87,9 @@ func TestPassesShareTheEndOfTheirTurn(t *testing.T) {
 	})
 }
 
-// TestADelayInATurnLeavesNobodyOut delays a turn by less than an interval, and by more: then the next one
+// TestDelayedTurnSkipsNoCollector delays a turn by less than an interval, and by more: then the next one
 // begins late. The one after that reads all again.
-func TestADelayInATurnLeavesNobodyOut(t *testing.T) {
+func TestDelayedTurnSkipsNoCollector(t *testing.T) {
 	for lasts, after := range map[string]time.Duration{"800ms": time.Second, "1900ms": 2 * time.Second} {
 		hosttest.In(t, "gpus: [{}]\nfaults: [{kind: wedge, call: nvmlDeviceGetPerformanceState, at: 19500ms, for: "+lasts+"}]\n",
 			collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {

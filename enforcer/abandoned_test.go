@@ -202,11 +202,11 @@ func TestMemoryOverABrokersDeath(t *testing.T) {
 	}
 }
 
-// TestBeginningAnewGivesNobodyMore lets a tenant's process at its cap start
+// TestExecDoesNotEvadeTheCap lets a tenant's process at its cap start
 // other programs in every possible way. Each of them wants all the memory at
 // once. The tenant never exceeds its cap, and nothing stays charged after they
 // ended.
-func TestBeginningAnewGivesNobodyMore(t *testing.T) {
+func TestExecDoesNotEvadeTheCap(t *testing.T) {
 	t.Parallel()
 	const limit = 1024 * mib
 	for name, c := range map[string]struct {

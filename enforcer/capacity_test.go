@@ -128,9 +128,9 @@ func TestMemoryIsKeptFromTheFirst(t *testing.T) {
 	fixture.Equal(t, speak(t, socket, "third", 0).take(200*gib), 39*gib, "given of 79 GiB of which 40 are kept")
 }
 
-// TestALieAboutMemoryTakesNothing has a tenant claim more memory than any card
+// TestFalseMemoryClaimTakesNothing has a tenant claim more memory than any card
 // has, while another takes memory. Then the tenant claims to have freed it.
-func TestALieAboutMemoryTakesNothing(t *testing.T) {
+func TestFalseMemoryClaimTakesNothing(t *testing.T) {
 	t.Parallel()
 	const lie = 16 << 40
 	e, socket := shared(t)

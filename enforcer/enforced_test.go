@@ -70,10 +70,10 @@ func TestPausedOverRestart(t *testing.T) {
 	poll(t, 20*time.Second, "it is not paused again", func() bool { return !g.moves(w) })
 }
 
-// TestWhoTakesLongerTimeSlicesIsNamed has a program give itself time slices of 20 ms by the driver,
+// TestLongerTimeSlicesAreReported has a program give itself time slices of 20 ms by the driver,
 // with the hook and without it, beside one that is guaranteed most of the GPU. It is named for it
 // and escalated, and the other one is not.
-func TestWhoTakesLongerTimeSlicesIsNamed(t *testing.T) {
+func TestLongerTimeSlicesAreReported(t *testing.T) {
 	bothWays(t, func(t *testing.T, hooked bool) {
 		honest, objective := policy.Quota{Guarantee: .7, Limit: 1, Bandwidth: 1}, audit.Unhooked
 		g := underEnforcer(t, judging(byPath("honest", honest, quick(policy.Warn)), byPath("taker", none, quick(policy.Warn))))

@@ -10,9 +10,9 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestANewProcessJoinsASuspendedWorkload suspends a process that starts in a workload
+// TestNewProcessJoinsASuspendedWorkload suspends a process that starts in a workload
 // which was ordered to stay away. Orders may name it.
-func TestANewProcessJoinsASuspendedWorkload(t *testing.T) {
+func TestNewProcessJoinsASuspendedWorkload(t *testing.T) {
 	bothWays(t, func(t *testing.T, hooked bool) {
 		g := suspending(t, 0, 0, []string{"a"})
 		a := g.works("a", hooked, "1024")
@@ -33,9 +33,9 @@ func TestANewProcessJoinsASuspendedWorkload(t *testing.T) {
 	})
 }
 
-// TestAnOrderNamesANewProcess answers an order that names a process of which the suspended
+// TestOrderNamesANewProcess answers an order that names a process of which the suspended
 // workload has just begun to consist.
-func TestAnOrderNamesANewProcess(t *testing.T) {
+func TestOrderNamesANewProcess(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a"}, gives(0))
 	a := g.rests("a", true, "1024")
@@ -52,9 +52,9 @@ func TestAnOrderNamesANewProcess(t *testing.T) {
 	poll(t, 20*time.Second, "it is not suspended", func() bool { return g.used() == 0 && g.phase() == "suspended" })
 }
 
-// TestANewProcessBringsBackWhoGaveWay takes the work of a new process for the use of the
+// TestNewProcessResumesAnIdleWorkload takes the work of a new process for the use of the
 // GPU by its workload.
-func TestANewProcessBringsBackWhoGaveWay(t *testing.T) {
+func TestNewProcessResumesAnIdleWorkload(t *testing.T) {
 	bothWays(t, func(t *testing.T, hooked bool) {
 		g := suspending(t, 0, 0, []string{"a"}, gives(0))
 		g.rests("a", hooked, "1024")
@@ -65,9 +65,9 @@ func TestANewProcessBringsBackWhoGaveWay(t *testing.T) {
 	})
 }
 
-// TestANewProcessWaitsForTheTurn suspends a process that starts in a workload which waits
+// TestNewProcessWaitsForTheTurn suspends a process that starts in a workload which waits
 // for its turn. Both come back with the turn.
-func TestANewProcessWaitsForTheTurn(t *testing.T) {
+func TestNewProcessWaitsForTheTurn(t *testing.T) {
 	bothWays(t, func(t *testing.T, hooked bool) {
 		g, a, b := givenWay(t)
 		c := g.works("a", hooked, "256")
@@ -84,8 +84,8 @@ func TestANewProcessWaitsForTheTurn(t *testing.T) {
 	})
 }
 
-// TestANewProcessThatCannotBeSuspendedGoesOn leaves the others suspended.
-func TestANewProcessThatCannotBeSuspendedGoesOn(t *testing.T) {
+// TestNewProcessThatCannotBeSuspendedRuns leaves the others suspended.
+func TestNewProcessThatCannotBeSuspendedRuns(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a"})
 	a := g.works("a", true, "1024")
@@ -109,9 +109,9 @@ func TestANewProcessThatCannotBeSuspendedGoesOn(t *testing.T) {
 	g.work(a, b)
 }
 
-// TestWhatWouldNotFitAgainGoesOn leaves a new process alone that would have its workload
+// TestNewProcessTooLargeToReturnRuns leaves a new process alone that would have its workload
 // outgrow the GPU, so that nothing of it could come back.
-func TestWhatWouldNotFitAgainGoesOn(t *testing.T) {
+func TestNewProcessTooLargeToReturnRuns(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a"})
 	g.size = 4 << 30

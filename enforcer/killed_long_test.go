@@ -11,9 +11,9 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestKilledAgentLosesNobody kills the agent at moments of cycles on a simulated
+// TestKilledAgentLosesNoProcess kills the agent at moments of cycles on a simulated
 // GPU. Unlike an enforcer that ends, it cannot wait for its calls of the driver.
-func TestKilledAgentLosesNobody(t *testing.T) {
+func TestKilledAgentLosesNoProcess(t *testing.T) {
 	t.Parallel()
 	h := stub(t, fmt.Sprint("GS_STUB_CHECKPOINT_RATE=", 1<<30), fmt.Sprint("GS_STUB_RESTORE_RATE=", 1<<30))
 	a := startAgentOn(t, h, "  tenants:\n    - {name: a, select: [{executables: [\"*/a\"]}]}\n", "all")

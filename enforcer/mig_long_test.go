@@ -63,9 +63,9 @@ func TestUnknownMIG(t *testing.T) {
 	}
 }
 
-// TestNVMLTellsOfTheTenantsCard has programs ask NVML for the GPU's memory in
+// TestNVMLShowsTheTenantsCard has programs ask NVML for the GPU's memory in
 // every possible way, while a tenant holds some. None of them uses CUDA.
-func TestNVMLTellsOfTheTenantsCard(t *testing.T) {
+func TestNVMLShowsTheTenantsCard(t *testing.T) {
 	h := stub(t)
 	const card, limit, held, reserved = 80 * 1024 * mib, 4096 * mib, 1024 * mib, 256 * mib
 	h.govern(t, capped("a", limit), terms{"b", broker.Quota{Quota: quota.Quota{Limit: 1}, Weight: 1}})

@@ -77,9 +77,9 @@ func (g *governed) found(tenant string) map[string]uint64 {
 	return nil
 }
 
-// TestWhoIsRefusedIsLeftAlone starts a program under the hook for which the
+// TestRefusedProgramIsLeftAlone starts a program under the hook for which the
 // broker has no session left. It runs, and the enforcer does not act on it.
-func TestWhoIsRefusedIsLeftAlone(t *testing.T) {
+func TestRefusedProgramIsLeftAlone(t *testing.T) {
 	g := prepared(t)
 	g.broker.MaxSessions, g.broker.Doubt = 1, 8*time.Second // refused programs return after 5 to 6 s
 	g.run(severe())
@@ -95,9 +95,9 @@ func TestWhoIsRefusedIsLeftAlone(t *testing.T) {
 	g.untouched(doomed)
 }
 
-// TestWhoLeavesItselfNoSessionIsJudged starts a program under the hook for which
+// TestOwnSessionLimitIsNoExcuse starts a program under the hook for which
 // its own owner has left no session. It runs, and the enforcer ends it.
-func TestWhoLeavesItselfNoSessionIsJudged(t *testing.T) {
+func TestOwnSessionLimitIsNoExcuse(t *testing.T) {
 	g := prepared(t)
 	g.broker.MaxSessions, g.broker.Doubt = 2, 8*time.Second
 	g.run(severe())

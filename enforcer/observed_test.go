@@ -99,10 +99,10 @@ func TestRanksHaveWorkloads(t *testing.T) {
 	}
 }
 
-// TestNobodyIsBlamedForOurDoing holds a workload back for each cause. It then has no session, hangs, and is
+// TestHoldsExcuseWorkloads holds a workload back for each cause. It then has no session, hangs, and is
 // found to take more than its quota; its tenant gets less than its guarantee. The audit, the escalation, the
 // jobs and the metric for health each judge what the cause does not explain, and that alone.
-func TestNobodyIsBlamedForOurDoing(t *testing.T) {
+func TestHoldsExcuseWorkloads(t *testing.T) {
 	t.Parallel()
 	s, promised := audit.Subject{Tenant: "a", Workload: "w"}, policy.Quota{Guarantee: .5, Limit: 1}
 	record := func(phase suspend.Phase) func(*Enforcer) {
@@ -116,7 +116,7 @@ func TestNobodyIsBlamedForOurDoing(t *testing.T) {
 		judges string
 	}{
 		0:               {nil, "audit qos escalation jobs"},
-		audit.Filled:    {nil, "audit qos escalation jobs"}, // TestWhoseFaultARefusalIs has the broker tell it
+		audit.Filled:    {nil, "audit qos escalation jobs"}, // TestRefusalsBlameTheRightOwner has the broker tell it
 		audit.Starved:   {nil, "qos jobs"},                  // likewise
 		audit.Suspended: {record(suspend.Suspended), "qos escalation"},
 		audit.Returning: {record(suspend.Resuming), "qos"},
@@ -170,9 +170,9 @@ func TestNobodyIsBlamedForOurDoing(t *testing.T) {
 	}
 }
 
-// TestWhatNobodyHoldsIsTold: a part of an unknown memory is no cap, which the log and the
+// TestUnenforcedQuotaIsReported: a part of an unknown memory is no cap, which the log and the
 // metrics say, once.
-func TestWhatNobodyHoldsIsTold(t *testing.T) {
+func TestUnenforcedQuotaIsReported(t *testing.T) {
 	t.Parallel()
 	var log fixture.Transcript
 	e := &Enforcer{unheld: map[place]bool{}, log: slog.New(slog.NewTextHandler(&log, nil))}
@@ -203,8 +203,8 @@ func TestNCCLIsAsked(t *testing.T) {
 	}
 }
 
-// TestEndsAreTold tells the operator and the log what became of an order.
-func TestEndsAreTold(t *testing.T) {
+// TestEndsOfSuspensionsAreReported tells the operator and the log what became of an order.
+func TestEndsOfSuspensionsAreReported(t *testing.T) {
 	t.Parallel()
 	var log fixture.Transcript
 	e, failed := &Enforcer{log: slog.New(slog.NewTextHandler(&log, nil))}, errors.New("the driver is silent")
@@ -225,9 +225,9 @@ func TestEndsAreTold(t *testing.T) {
 	}
 }
 
-// TestAnOrderNamesWhoRunsWithoutTheHook warns of processes that may not survive their
+// TestSuspendOrderNamesUnguardedProcesses warns of processes that may not survive their
 // suspension.
-func TestAnOrderNamesWhoRunsWithoutTheHook(t *testing.T) {
+func TestSuspendOrderNamesUnguardedProcesses(t *testing.T) {
 	t.Parallel()
 	e := &Enforcer{}
 	e.suspender.Guard = &suspend.Guards{}
@@ -251,7 +251,7 @@ func TestAnOrderNamesWhoRunsWithoutTheHook(t *testing.T) {
 // The owner of a process follows from this host's facts. On a simulated host it
 // follows from the simulation alone. A process without a workload, or an ended
 // one, has no owner.
-func TestWhoseADeviceProcessIs(t *testing.T) {
+func TestOwnerOfADeviceProcess(t *testing.T) {
 	t.Parallel()
 	exe := fixture.Value(os.Readlink("/proc/self/exe"))(t)
 	all := policy.Quota{Limit: 1, Bandwidth: 1}
@@ -325,9 +325,9 @@ func awaitZombie(t *testing.T, pid int) {
 	}
 }
 
-// TestConfigureWaitsForNobody gives two policies at the same moment to an enforcer whose
+// TestConfigureDoesNotBlock gives two policies at the same moment to an enforcer whose
 // Run has ended. The last one is kept.
-func TestConfigureWaitsForNobody(t *testing.T) {
+func TestConfigureDoesNotBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // it fails when all wait
 		for range 10_000 {
 			e := &Enforcer{policy: make(chan *policy.Policy, 1)}

@@ -106,11 +106,11 @@ func (g *governed) cameBack(w *worker, n int) {
 	poll(g.t, time.Minute, fmt.Sprintf("it does not come back for the %d. time", n-1), func() bool { return worked(w) == n })
 }
 
-// TestWhoWaitsForItsGPUComesBack suspends a program without the hook that waits for its GPU
+// TestWaitForTheGPUResumesTheProgram suspends a program without the hook that waits for its GPU
 // before it launches: the driver's library faults in it. It lives, and comes back by that.
 // One that was suspended by order waits for the order, or until the enforcer ends: nothing
 // would hold its thread then.
-func TestWhoWaitsForItsGPUComesBack(t *testing.T) {
+func TestWaitForTheGPUResumesTheProgram(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a", "b"}, gives(0))
 	a := g.rests("a", false, "512", "--sync-first=1")
@@ -149,10 +149,10 @@ func TestWhoWaitsForItsGPUComesBack(t *testing.T) {
 	fixture.EqualSlices(t, g.audited().Suspended, nil, "still suspended")
 }
 
-// TestASuspendedProgramHoldsUpNobody suspends a program whose threads signal themselves all the
+// TestSignalStormDelaysNothing suspends a program whose threads signal themselves all the
 // time, which stops them for who traces them. The enforcer audits, obeys orders, ends, and brings
 // the program back.
-func TestASuspendedProgramHoldsUpNobody(t *testing.T) {
+func TestSignalStormDelaysNothing(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a"}, gives(0))
 	driver := g.driver
@@ -215,9 +215,9 @@ func TestUseDuringTheSuspensionBringsBack(t *testing.T) {
 	g.cameBack(a, 2)
 }
 
-// TestWhoGaveWayComesBackAfterARestart brings back a program that gave way: nobody
+// TestRestartResumesIdleWorkloads brings back a program that gave way: nobody
 // looked whether it used the GPU while there was no enforcer.
-func TestWhoGaveWayComesBackAfterARestart(t *testing.T) {
+func TestRestartResumesIdleWorkloads(t *testing.T) {
 	bothWays(t, func(t *testing.T, hooked bool) {
 		g := suspending(t, 0, 0, []string{"a"}, gives(0))
 		g.gaveWay(g.rests("a", hooked, "512"), 1)
@@ -273,9 +273,9 @@ func TestWorkloadsTakeTurns(t *testing.T) {
 	fixture.Equal(t, len(g.audited().Overcommit), 1, "overcommitted GPUs without a workload")
 }
 
-// TestWhoWaitedForMemoryHasAWholeTurn has a program wait for most of its memory on an
+// TestTurnBeginsOnceItsMemoryIsThere has a program wait for most of its memory on an
 // overcommitted GPU. Its turn begins when it has that.
-func TestWhoWaitedForMemoryHasAWholeTurn(t *testing.T) {
+func TestTurnBeginsOnceItsMemoryIsThere(t *testing.T) {
 	t.Parallel()
 	const turn = 8
 	g := suspending(t, 0, 0, []string{"a", "b"}, overcommitted(turn))
@@ -296,9 +296,9 @@ func TestWhoWaitedForMemoryHasAWholeTurn(t *testing.T) {
 	}
 }
 
-// TestAnOrderKeepsAwayWhoGaveWay orders a workload to stay away that gave way and
+// TestSuspendOrderCancelsTheReturn orders a workload to stay away that gave way and
 // wants to come back. The answer comes at once.
-func TestAnOrderKeepsAwayWhoGaveWay(t *testing.T) {
+func TestSuspendOrderCancelsTheReturn(t *testing.T) {
 	t.Parallel()
 	g, _, _ := givenWay(t)
 	claims := func(n int) func() bool {
@@ -334,9 +334,9 @@ func (g *governed) rests(tenant string, hooked bool, mib string, options ...stri
 		"--alloc-mib=" + mib, "--alloc-step-mib=" + mib}, options...)...)
 }
 
-// TestWantOfMemoryIsNotTriedAgainAtOnce has an idle workload not give way for which its
+// TestSuspendWithoutHostMemoryBacksOff has an idle workload not give way for which its
 // cgroup has no room. Nor has its host, at last.
-func TestWantOfMemoryIsNotTriedAgainAtOnce(t *testing.T) {
+func TestSuspendWithoutHostMemoryBacksOff(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a"}, gives(0))
 	g.stop()
@@ -356,9 +356,9 @@ func TestWantOfMemoryIsNotTriedAgainAtOnce(t *testing.T) {
 	g.refused(g.suspend, a.pid(), "need as much host memory: 1000 MiB are available")
 }
 
-// TestATrialInVainIsNotRepeatedAtOnce has the driver refuse to restore what the GPU seems to
+// TestFailedResumeBacksOff has the driver refuse to restore what the GPU seems to
 // have room for.
-func TestATrialInVainIsNotRepeatedAtOnce(t *testing.T) {
+func TestFailedResumeBacksOff(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a", "b"}, gives(0))
 	a := g.rests("a", true, "2560")
@@ -379,9 +379,9 @@ func TestATrialInVainIsNotRepeatedAtOnce(t *testing.T) {
 	poll(t, 60*time.Second, "it does not come back", func() bool { return worked(a) == 2 })
 }
 
-// TestWhoFindsNoRoomIsSeenToWait has a program come back that gave way, and finds its memory
+// TestResumeWaitsForRoom has a program come back that gave way, and finds its memory
 // taken by one without the hook.
-func TestWhoFindsNoRoomIsSeenToWait(t *testing.T) {
+func TestResumeWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a", "b"}, gives(0))
 	g.size = 4 << 30
@@ -402,9 +402,9 @@ func (g *governed) configure(edit func(*policy.Table)) {
 	g.it.Configure(policy.New(g.table, policy.HostView{Process: g.Process}, nil))
 }
 
-// TestAReloadForgetsNobody changes the table under suspended workloads: their tenant is
+// TestReloadKeepsSuspendedWorkloads changes the table under suspended workloads: their tenant is
 // removed, or what they gave way for.
-func TestAReloadForgetsNobody(t *testing.T) {
+func TestReloadKeepsSuspendedWorkloads(t *testing.T) {
 	t.Parallel()
 	removed := func(table *policy.Table) { table.Rules = table.Rules[1:] }
 	for name, reload := range map[string]func(*policy.Table){"the tenant": removed,

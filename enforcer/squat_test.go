@@ -14,10 +14,10 @@ import (
 // stubbed is the UUID of the first simulated GPU.
 var stubbed = [16]byte([]byte("gpusteward-stub\x00"))
 
-// TestNobodySquatsOnAnOvercommittedGPU has somebody hold, or claim to hold, most of an
+// TestNoSquattingOnAnOvercommittedGPU has somebody hold, or claim to hold, most of an
 // overcommitted GPU in ways in which it does not give way. A program that needs most of it has
 // that within a minute all the same.
-func TestNobodySquatsOnAnOvercommittedGPU(t *testing.T) {
+func TestNoSquattingOnAnOvercommittedGPU(t *testing.T) {
 	t.Parallel()
 	const most = 3584 * mib
 	squatter := func(kind string) func(*governed) *worker {

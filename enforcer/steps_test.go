@@ -19,9 +19,9 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestARefusedSuspensionLeavesThePause refuses a paused workload for want of host
+// TestRefusedSuspensionLeavesThePause refuses a paused workload for want of host
 // memory: the broker still holds it.
-func TestARefusedSuspensionLeavesThePause(t *testing.T) {
+func TestRefusedSuspensionLeavesThePause(t *testing.T) {
 	t.Parallel()
 	s := audit.Subject{Tenant: "a", Workload: "unit:a.service"}
 	p := collectors.DeviceProcess{UUID: "GPU-a", Memory: 1,
@@ -66,10 +66,10 @@ func TestAClientOfMPSDoesNotJoin(t *testing.T) {
 	fixture.Equal(t, look(), 2, "refusals after 10 minutes")
 }
 
-// TestWhoWaitsForTheDriver looks at the threads of a process that gives way. Those of the
+// TestThreadsThatWaitForTheDriver looks at the threads of a process that gives way. Those of the
 // driver wait on a futex as long as it is locked, and some of the program's do so anyway. One
 // that does so since the lock has called the driver.
-func TestWhoWaitsForTheDriver(t *testing.T) {
+func TestThreadsThatWaitForTheDriver(t *testing.T) {
 	t.Parallel()
 	const poll, read = "7 0x7ffe", "0 0x0"
 	lock := func(address string) string { return futex + " " + address }
@@ -104,9 +104,9 @@ func TestWhoWaitsForTheDriver(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsForMemoryKeepsItsPlace has an allocation that nobody asks for again for some
+// TestWaitingAllocationKeepsItsPlace has an allocation that nobody asks for again for some
 // seconds, as on a busy host, keep its place until it is granted.
-func TestWhoWaitsForMemoryKeepsItsPlace(t *testing.T) {
+func TestWaitingAllocationKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	who, start := waiter{7, "gpu"}, time.Now()
 	q := queue{all: map[waiter]*waiting{who: {since: start, asked: start}}}

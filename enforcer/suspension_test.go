@@ -127,9 +127,9 @@ func TestAWorkloadIsSuspended(t *testing.T) {
 	})
 }
 
-// TestNobodysTimeIsAuditedDuringAMove suspends a workload beside another one. Meanwhile the
+// TestNoTimeAuditDuringAMove suspends a workload beside another one. Meanwhile the
 // driver's count of the other one's time is not compared with its charges.
-func TestNobodysTimeIsAuditedDuringAMove(t *testing.T) {
+func TestNoTimeAuditDuringAMove(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 1<<30, 0, []string{"a", "b"})
 	a, b := g.works("a", true, "1024"), g.works("b", true, "1024")
@@ -252,9 +252,9 @@ func TestASuspensionOutlivesTheEnforcer(t *testing.T) {
 	})
 }
 
-// TestWhoJustCameBackHasItsMemory suspends a program again before the driver was asked
+// TestResumedWorkloadHasItsMemory suspends a program again before the driver was asked
 // what it has.
-func TestWhoJustCameBackHasItsMemory(t *testing.T) {
+func TestResumedWorkloadHasItsMemory(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a"})
 	g.sees(1, g.works("a", true, "1024"))
@@ -280,9 +280,9 @@ func TestAnOrderToResumeAwaitsTheResumption(t *testing.T) {
 	g.order(g.giveBack, "unit:a.service", "runs again")
 }
 
-// TestADriversTroubleIsUndone lets a program go on that the driver does not
+// TestDriverFailureIsUndone lets a program go on that the driver does not
 // suspend, and tells of one that the driver broke.
-func TestADriversTroubleIsUndone(t *testing.T) {
+func TestDriverFailureIsUndone(t *testing.T) {
 	t.Parallel()
 	for trouble, want := range map[string]string{"refuse": "CUDA_ERROR_NOT_SUPPORTED", "fail": "CUDA_ERROR_UNKNOWN"} {
 		g := suspending(t, 0, 0, []string{"a"})
@@ -309,8 +309,8 @@ func TestADriversTroubleIsUndone(t *testing.T) {
 	}
 }
 
-// TestOrdersNameWhoIsThere answers orders that fit nobody.
-func TestOrdersNameWhoIsThere(t *testing.T) {
+// TestOrderErrorsListWorkloads answers orders that fit nobody.
+func TestOrderErrorsListWorkloads(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a"})
 	a := g.works("a", true, "64")
@@ -430,8 +430,8 @@ func TestAnOrderCancelsAResumptionUnderWay(t *testing.T) {
 	g.work(a)
 }
 
-// TestWhoEndsIsAnsweredFor answers an order about a workload that ends meanwhile.
-func TestWhoEndsIsAnsweredFor(t *testing.T) {
+// TestOrderEndsWithItsWorkload answers an order about a workload that ends meanwhile.
+func TestOrderEndsWithItsWorkload(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 256<<20, []string{"a"})
 	a := g.works("a", true, "1024")

@@ -168,7 +168,7 @@ func (p *pipeline) Write(b []byte) (int, error) {
 	return p.text.Write(b)
 }
 
-func TestWatchGoesOn(t *testing.T) {
+func TestWatchOutlivesARestartOfTheAgent(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -114,9 +114,9 @@ func TestNodesFaultFailsTheNode(t *testing.T) {
 	}
 }
 
-// TestWorkloadsFaultLeavesItsGPUWell holds that a fault of a workload fails its check and alerts,
+// TestWorkloadFaultDoesNotFailItsGPU holds that a fault of a workload fails its check and alerts,
 // while the GPU and the node stay well, as in a verdict.
-func TestWorkloadsFaultLeavesItsGPUWell(t *testing.T) {
+func TestWorkloadFaultDoesNotFailItsGPU(t *testing.T) {
 	t.Parallel()
 	lags := &Check{ID: "lags", Alert: "Lags", Summary: "It lags.", Levels: []Level{{Severity: incident.Warning,
 		When: Value(derived.WorkloadLag, "by", "workload").Above(.5)}}}

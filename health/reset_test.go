@@ -80,12 +80,12 @@ func everyFault(t *testing.T) (all []incident.Observation) {
 	return all
 }
 
-// TestNoFaultThatOnlyAResetEndsIsLeftWithoutOne lets each fault of the tables
+// TestFaultsThatNeedAReset lets each fault of the tables
 // come, on drivers with and without a recovery action, with restarts of the
 // agent before, during and after it. A critical fault that only a reset ends
 // stays for longer than incidents are remembered. It ends by each kind of reset, or by an
 // acknowledgement. Any other ends by itself.
-func TestNoFaultThatOnlyAResetEndsIsLeftWithoutOne(t *testing.T) {
+func TestFaultsThatNeedAReset(t *testing.T) {
 	t.Parallel()
 	ends := map[string]func(*steady){
 		"a reset of all GPUs":           func(s *steady) { s.joules = [2]float64{} },

@@ -302,9 +302,9 @@ func TestReturningDataDoesNotEndAFault(t *testing.T) {
 	}
 }
 
-// TestLostDataIsToldOnce holds that a loss of data and its return are one line
+// TestLostDataIsReportedOnce holds that a loss of data and its return are one line
 // each for a cause, however many GPUs and checks they concern.
-func TestLostDataIsToldOnce(t *testing.T) {
+func TestLostDataIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	const all = "GPU 0, GPU 1, GPU 2, GPU 3, GPU 4, GPU 5, GPU 6, GPU 7"
 	third := incident.Entity{GPU: "3", UUID: "GPU-3"}
@@ -347,9 +347,9 @@ func TestLostDataIsToldOnce(t *testing.T) {
 	}
 }
 
-// TestFaultThatEndsWithALossOfDataIsTold holds that the end of a fault is told by
+// TestFaultThatEndsWithALossOfData holds that the end of a fault is told by
 // itself if data is there again at that moment.
-func TestFaultThatEndsWithALossOfDataIsTold(t *testing.T) {
+func TestFaultThatEndsWithALossOfData(t *testing.T) {
 	t.Parallel()
 	now := &Check{ID: "now", Detail: "{entity} {is|was}.", Levels: []Level{{Severity: incident.Warning,
 		When: Value(device.TemperatureMargin).AtMost(0)}}}

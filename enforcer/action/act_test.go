@@ -106,7 +106,7 @@ func wantOutcome(t *testing.T, got []Outcome, result, detail string) {
 	}
 }
 
-func TestSignalReachesWhoItIsFor(t *testing.T) {
+func TestSignalReachesItsProcess(t *testing.T) {
 	a := actor(t)
 	who := sleepers(t, a, 1)
 	wantOutcome(t, a.Signal(who, anybody, unix.SIGSTOP), escalation.Done, "")
@@ -115,7 +115,7 @@ func TestSignalReachesWhoItIsFor(t *testing.T) {
 	fixture.Eventually(t, "it goes on", func() bool { return state(a, who[0].PID) == 'S' })
 }
 
-func TestSignalMissesWhoIsAnother(t *testing.T) {
+func TestSignalMissesOtherProcesses(t *testing.T) {
 	a := actor(t)
 	cmd := child(t, "sleep", "1000")
 	who := target(t, a, cmd.Process.Pid)
@@ -279,7 +279,7 @@ func TestPauseBySignal(t *testing.T) {
 	fixture.Equal(t, len(next.Paused()), 0, "in mind still")
 }
 
-func TestPauseLeavesWhoStoodStillBefore(t *testing.T) {
+func TestPauseLeavesStoppedProcesses(t *testing.T) {
 	a := actor(t)
 	who := sleepers(t, a, 1)
 	a.Signal(who, nil, unix.SIGSTOP) // by its user
@@ -413,7 +413,7 @@ func TestTerminate(t *testing.T) {
 	fixture.Equal(t, len(a.dying), 0, "… are dying still")
 }
 
-func TestTerminateReachesWhoIsPaused(t *testing.T) {
+func TestTerminateEndsPausedProcesses(t *testing.T) {
 	a := actor(t)
 	cmd := child(t, "sleep", "1000")
 	c := processGroup(target(t, a, cmd.Process.Pid))

@@ -102,9 +102,9 @@ func TestPauseByFreezer(t *testing.T) {
 	})
 }
 
-// TestTerminateReachesWhoIsFrozen terminates a frozen process group and all
+// TestTerminateEndsFrozenProcesses terminates a frozen process group and all
 // other processes in its cgroup, which could start the next one.
-func TestTerminateReachesWhoIsFrozen(t *testing.T) {
+func TestTerminateEndsFrozenProcesses(t *testing.T) {
 	versions(t, func(t *testing.T, a *Actor, v1 bool) {
 		dir, _ := realGroup(t, a, v1)
 		cmd, starter := child(t, "sleep", "1000"), child(t, "sleep", "1000")

@@ -230,9 +230,9 @@ func TestAuditFindsProcessesWithoutASession(t *testing.T) {
 	}
 }
 
-// TestAuditFindsWhoTakesTimeSlices accuses a process that gave itself a time slice, if others are
+// TestAuditFindsLongerTimeSlices accuses a process that gave itself a time slice, if others are
 // on its GPU.
-func TestAuditFindsWhoTakesTimeSlices(t *testing.T) {
+func TestAuditFindsLongerTimeSlices(t *testing.T) {
 	for _, c := range []struct{ tenant, gpu, want string }{
 		{"b", gpuA, "a/pod:x/GPU-a/slices[1001]"}, {"", gpuA, "a/pod:x/GPU-a/slices[1001]"}, // others have no tenant
 		{"a", gpuA, ""}, {"b", gpuB, ""},
@@ -319,10 +319,10 @@ func TestLapsesAddUp(t *testing.T) {
 	}
 }
 
-// TestWhoIsRefusedGoesNotAroundTheHook has the broker refuse sessions. A new
+// TestRefusedSessionIsNoBypass has the broker refuse sessions. A new
 // process and one that lost its session are not found to lack one, and their
 // tenant is reported. A process that never asked for a session is found.
-func TestWhoIsRefusedGoesNotAroundTheHook(t *testing.T) {
+func TestRefusedSessionIsNoBypass(t *testing.T) {
 	w := newWorld()
 	w.process("a", "pod:x", gpuA)
 	w.run(30)
@@ -345,9 +345,9 @@ func TestWhoIsRefusedGoesNotAroundTheHook(t *testing.T) {
 	fixture.Equal(t, len(w.step().Refused), 0, "tenants that are excused for ever")
 }
 
-// TestWhoLeavesItselfNoSessionIsJudged has the broker refuse a process because of its own workload.
+// TestOwnSessionLimitIsNoExcuse has the broker refuse a process because of its own workload.
 // It has the time of one that connects again, and is then found like one that never asked.
-func TestWhoLeavesItselfNoSessionIsJudged(t *testing.T) {
+func TestOwnSessionLimitIsNoExcuse(t *testing.T) {
 	w := newWorld()
 	w.process("a", "pod:x", gpuA)
 	w.run(30)
@@ -359,10 +359,10 @@ func TestWhoLeavesItselfNoSessionIsJudged(t *testing.T) {
 	fixture.Equal(t, w.step().Refused["a"], false, "its tenant is excused")
 }
 
-// TestWhoIsSuspendedGoesNotAroundTheHook restarts the broker while processes are
+// TestSuspendedProcessIsNoBypass restarts the broker while processes are
 // suspended. One that had a session is not found to lack one, until 10 s after it runs
 // again; one that never had one is found.
-func TestWhoIsSuspendedGoesNotAroundTheHook(t *testing.T) {
+func TestSuspendedProcessIsNoBypass(t *testing.T) {
 	w := newWorld()
 	hooked, evader := w.process("a", "pod:x", gpuA), w.process("b", "pod:y", gpuA)
 	w.quotas["a"], w.quotas["b"] = policy.Quota{Limit: 1}, policy.Quota{Limit: 1}
@@ -422,7 +422,7 @@ func TestALapseIsNoWayAroundTheLimit(t *testing.T) {
 	fixture.Equal(t, w.run(15), "a/pod:x/GPU-a/compute[1000]", "found")
 }
 
-func TestWhoConnectsAgainDidNotLie(t *testing.T) {
+func TestReconnectIsNotUnderreporting(t *testing.T) {
 	for lost := range 6 {
 		w := newWorld()
 		a := w.process("a", "pod:x", gpuA)
@@ -805,7 +805,7 @@ func TestAuditSurvivesClocks(t *testing.T) {
 	}
 }
 
-func TestAuditTellsOfQuotas(t *testing.T) {
+func TestAuditReportsQuotas(t *testing.T) {
 	w := newWorld()
 	w.quotas["a"] = policy.Quota{Guarantee: .3, Limit: 1, Reserved: gib, LaunchWait: quota.Wait(time.Millisecond)}
 	w.quotas["b"] = policy.Quota{}

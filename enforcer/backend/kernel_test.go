@@ -267,7 +267,7 @@ func TestADriverThatHangsDelaysNoOtherGPU(t *testing.T) {
 	})
 }
 
-func TestADriverIsLeftAloneByWhoAsksNothing(t *testing.T) {
+func TestNoDemandsNoDriverCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, "/jobs/a")
 		l.seconds(3, owns("a", "GPU-a", l.in(10, "/jobs/a")))

@@ -122,7 +122,7 @@ func TestMPSHoldsATenantsQuota(t *testing.T) {
 	}
 }
 
-func TestMPSHoldsNothingForWhoCameBefore(t *testing.T) {
+func TestMPSHoldsNothingForEarlierClients(t *testing.T) {
 	t.Parallel()
 	d := newDaemon(t)
 	d.server(500, 1000, "600\n")
@@ -285,7 +285,7 @@ func TestMPSAnswersThatCannotBeBelieved(t *testing.T) {
 	}
 }
 
-func TestAnMPSDaemonThatHangsDelaysNobody(t *testing.T) {
+func TestHungMPSDaemonDelaysNothing(t *testing.T) {
 	t.Parallel()
 	d := newDaemon(t)
 	d.server(500, 1000, "")

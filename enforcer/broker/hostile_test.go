@@ -341,8 +341,8 @@ func TestSharesOfSessions(t *testing.T) {
 	c.sync()
 }
 
-// TestWhoseFaultARefusalIs has an owner take all sessions that it can get beside others that did.
-func TestWhoseFaultARefusalIs(t *testing.T) {
+// TestRefusalsBlameTheRightOwner has an owner take all sessions that it can get beside others that did.
+func TestRefusalsBlameTheRightOwner(t *testing.T) {
 	t.Parallel()
 	for others, want := range map[int]bool{0: false, 1: false, 10: false, 13: true, 60: true, -13: false, -60: false} {
 		b := start(t, Options{MaxSessions: 1200}, nil)

@@ -156,8 +156,8 @@ func TestKill(t *testing.T) {
 	eventually(t, "the session is gone", func() bool { return b.Stats().Sessions["closing"] == 0 })
 }
 
-// TestTheEndOfAProcessIsKnownAtOnce has a process end of which nobody else has heard yet.
-func TestTheEndOfAProcessIsKnownAtOnce(t *testing.T) {
+// TestProcessExitIsSeenAtOnce has a process end of which nobody else has heard yet.
+func TestProcessExitIsSeenAtOnce(t *testing.T) {
 	t.Parallel()
 	e := fixture.Value(newExits())(t)
 	defer e.Close()

@@ -493,8 +493,8 @@ func TestUsage(t *testing.T) {
 	fixture.Equal(t, b.tenant("a").LongestSeconds, 60, "a launch of … s")
 }
 
-// TestBooksGoOn holds that the books continue when the tenant returns, even if the schedule has forgotten it.
-func TestBooksGoOn(t *testing.T) {
+// TestBooksOutliveTheScheduleOfATenant holds that the books continue when the tenant returns, even if the schedule has forgotten it.
+func TestBooksOutliveTheScheduleOfATenant(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{}, nil)
 	for range 3 {

@@ -403,7 +403,7 @@ func TestBrakeDoesNotHoldDown(t *testing.T) {
 	fixture.Equal(t, c.climb("xxxxxx"), "3 warn done, 6 throttle shadow", "shadow is not braked")
 }
 
-func TestBrakeLetsGoWhoWaitsLongest(t *testing.T) {
+func TestBrakeReleasesTheLongestWaitFirst(t *testing.T) {
 	c := newClimber()
 	c.actions, c.steps.Mode = 1, policy.Throttle
 	all := crowd(4)

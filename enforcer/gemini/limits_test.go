@@ -48,7 +48,7 @@ func TestSlowClientsAreClosed(t *testing.T) {
 	idle.call(take(1))
 }
 
-func TestWhoDoesNotReadIsClosed(t *testing.T) {
+func TestNonReadingClientIsClosed(t *testing.T) {
 	t.Parallel()
 	s := start(t, two, Options{})
 	h := dial(t, s, "a")

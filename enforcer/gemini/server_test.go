@@ -245,7 +245,7 @@ func TestATurnOutlivesItsConnection(t *testing.T) {
 	}
 }
 
-func TestWhoWaitsMayGo(t *testing.T) {
+func TestWaitingClientMayHangUp(t *testing.T) {
 	t.Parallel()
 	s := start(t, two, Options{Turn: time.Second})
 	a, b := dial(t, s, "a"), dial(t, s, "b")
@@ -461,7 +461,7 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-func TestOtherAddressIsToldOf(t *testing.T) {
+func TestUnusedAddressIsReported(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder
 	s := start(t, two, Options{Listen: "0.0.0.0:0", Logger: slog.New(slog.NewTextHandler(&log, nil))})

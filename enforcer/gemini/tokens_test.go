@@ -220,7 +220,7 @@ func TestOveruseIsCharged(t *testing.T) {
 	}
 }
 
-func TestWhoNeverComesBackIsEndedByTheClock(t *testing.T) {
+func TestTurnOfASilentClientExpires(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.5, Limit: 1}, Entry{Name: "b", Request: 0.5, Limit: 1})
 	w.add("a", program{never: true})

@@ -98,9 +98,9 @@ func TestLeasesShrinkTowardsTheCap(t *testing.T) {
 	fixture.Equal(t, most.bytes, leaseMax, "… bytes are lent of very many")
 }
 
-// TestNobodyIsRefusedWhatIsIdle has tenants ask for memory that is lent to
+// TestIdleLeasesAreRecalled has tenants ask for memory that is lent to
 // others and idle.
-func TestNobodyIsRefusedWhatIsIdle(t *testing.T) {
+func TestIdleLeasesAreRecalled(t *testing.T) {
 	var l Ledger
 	var a, b purse
 	l.SetCapacity(1000)

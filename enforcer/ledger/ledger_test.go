@@ -268,7 +268,7 @@ func TestClaimsDoNotOverflow(t *testing.T) {
 	reserves(t, &l, "a", 1, 1, false, 0, "the ledger gave away memory that others are guaranteed")
 }
 
-func TestNothingIsKeptOfWhoIsGone(t *testing.T) {
+func TestEndedSessionsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	var l Ledger
 	for id := range uint64(1000) {

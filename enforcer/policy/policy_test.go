@@ -396,7 +396,7 @@ func TestMIG(t *testing.T) {
 }
 
 // An index and a UUID may name the same GPU, which only the host knows.
-func TestGuaranteesThatMeetOnOneGPUAreToldOf(t *testing.T) {
+func TestExcessGuaranteesAreReported(t *testing.T) {
 	var log bytes.Buffer
 	p := New(table(
 		with(row("a"), func(r *Rule) {

@@ -75,9 +75,9 @@ func TestAProcessJoins(t *testing.T) {
 	fixture.Equal(t, r.Phase, Suspended, "the phase")
 }
 
-// TestWhoCannotJoinGoesOn leaves the others suspended, and lets go on what was done of the
+// TestProcessThatCannotJoinRuns leaves the others suspended, and lets go on what was done of the
 // new ones. The lock of somebody else stays.
-func TestWhoCannotJoinGoesOn(t *testing.T) {
+func TestProcessThatCannotJoinRuns(t *testing.T) {
 	for call, left := range map[string]State{"lock 4": Running, "checkpoint 3": Running, "checkpoint 4": Running,
 		"state 4": Running, "": Locked} {
 		b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7, 4: 9}))
@@ -142,9 +142,9 @@ func TestAResumptionWhileOthersJoin(t *testing.T) {
 	}
 }
 
-// TestAKilledEnforcerKeepsTheOrder kills the enforcer before each call of a join. The next
+// TestKilledEnforcerKeepsTheOrder kills the enforcer before each call of a join. The next
 // one leaves the old processes suspended, and the new ones run.
-func TestAKilledEnforcerKeepsTheOrder(t *testing.T) {
+func TestKilledEnforcerKeepsTheOrder(t *testing.T) {
 	for kill := range 10 {
 		for again := range 8 {
 			b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7, 4: 9}))
@@ -172,8 +172,8 @@ func TestAKilledEnforcerKeepsTheOrder(t *testing.T) {
 	}
 }
 
-// TestAnOrderCancelsAResumption keeps away a workload that waits for room.
-func TestAnOrderCancelsAResumption(t *testing.T) {
+// TestOrderCancelsAResumption keeps away a workload that waits for room.
+func TestOrderCancelsAResumption(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 	fixture.Must(t, b.GiveWay(b.now, job, processes(2, 3), "idle"))
 	b.end()
@@ -198,9 +198,9 @@ func TestAnOrderCancelsAResumption(t *testing.T) {
 	b.back(2, 3)
 }
 
-// TestAnOrderCancelsWhatIsUnderWay has orders follow one another before what the last one
+// TestLastOrderHolds has orders follow one another before what the last one
 // began has ended. The last order holds.
-func TestAnOrderCancelsWhatIsUnderWay(t *testing.T) {
+func TestLastOrderHolds(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 	settles := func(want Phase) {
 		t.Helper()
@@ -245,9 +245,9 @@ func TestAnOrderCancelsWhatIsUnderWay(t *testing.T) {
 	settles("")
 }
 
-// TestAWorkloadThatEndsIsNotResumed tells nobody that a workload runs again whose processes
+// TestEndedWorkloadIsNotResumed tells nobody that a workload runs again whose processes
 // ended meanwhile.
-func TestAWorkloadThatEndsIsNotResumed(t *testing.T) {
+func TestEndedWorkloadIsNotResumed(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5}))
 	b.away(2)
 	calls := b.Call
@@ -265,8 +265,8 @@ func TestAWorkloadThatEndsIsNotResumed(t *testing.T) {
 	fixture.Equal(t, b.Totals().Resumed, 0, "resumptions")
 }
 
-// TestWhatAGPUCouldNotGiveBackStays suspends nothing that would never find room again.
-func TestWhatAGPUCouldNotGiveBackStays(t *testing.T) {
+// TestWorkloadTooLargeToReturnStays suspends nothing that would never find room again.
+func TestWorkloadTooLargeToReturnStays(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 	size, known := uint64(200+spare), true
 	b.Size = func(string) (uint64, bool) { return size - 1, known }

@@ -375,9 +375,9 @@ func TestAResumptionWaitsForRoom(t *testing.T) {
 	b.runs(2, 3)
 }
 
-// TestMemoryThatCannotBeGivenUpIsTold tells of a process that keeps its memory
+// TestMemoryThatStaysIsReported tells of a process that keeps its memory
 // while another one of its workload has none.
-func TestMemoryThatCannotBeGivenUpIsTold(t *testing.T) {
+func TestMemoryThatStaysIsReported(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 	b.away(2, 3)
 	b.card.set(func() { b.card.free, b.card.wrong["checkpoint 2"] = 5, refuse(NoAnswer, "the driver is silent") })
@@ -387,9 +387,9 @@ func TestMemoryThatCannotBeGivenUpIsTold(t *testing.T) {
 	b.runs(2, 3)
 }
 
-// TestNoRestoreIsTriedInVain asks the driver to restore nothing for which there
+// TestNoRestoreWithoutRoom asks the driver to restore nothing for which there
 // is no room.
-func TestNoRestoreIsTriedInVain(t *testing.T) {
+func TestNoRestoreWithoutRoom(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 	b.away(2, 3)
 	for _, free := range []uint64{200 + spare - 1, 0} {
@@ -419,8 +419,8 @@ func TestAResumptionWaitsForTheFirstReading(t *testing.T) {
 	}
 }
 
-// TestWhoHasEndedNeedsNoRoom suspends a workload of which a process has just ended.
-func TestWhoHasEndedNeedsNoRoom(t *testing.T) {
+// TestEndedProcessNeedsNoRoom suspends a workload of which a process has just ended.
+func TestEndedProcessNeedsNoRoom(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 	b.card.set(func() { b.card.gone[3] = true })
 	b.Room = func(bytes, _ map[int]uint64) error {
@@ -435,8 +435,8 @@ func TestWhoHasEndedNeedsNoRoom(t *testing.T) {
 	}
 }
 
-// TestWhoEndsIsNotRefused suspends a workload whose processes have just ended.
-func TestWhoEndsIsNotRefused(t *testing.T) {
+// TestEndedWorkloadIsNoRefusal suspends a workload whose processes have just ended.
+func TestEndedWorkloadIsNoRefusal(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 	b.card.set(func() { b.card.gone[2], b.card.gone[3] = true, true })
 	b.order(2, 3)
@@ -548,17 +548,17 @@ func TestTotalsAreACopy(t *testing.T) {
 	}
 }
 
-// TestAnOrderBeginsAtOnce does not wait for the next look.
-func TestAnOrderBeginsAtOnce(t *testing.T) {
+// TestOrderBeginsAtOnce does not wait for the next look.
+func TestOrderBeginsAtOnce(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5}))
 	b.away(2)
 	_ = b.Resume(b.now, job, "wanted")
 	fixture.Eventually(t, "it runs without a look", func() bool { return b.card.all(Running, 2) })
 }
 
-// TestNobodyIsInit forgets a record of processes that cannot have been
+// TestInitIsNeverSuspended forgets a record of processes that cannot have been
 // suspended.
-func TestNobodyIsInit(t *testing.T) {
+func TestInitIsNeverSuspended(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{1: 5, 2: 5}))
 	b.Restore(b.now, []Record{{Tenant: "a", Workload: "slurm:1", Phase: Suspended, Processes: processes(0, 1, 2)}})
 	if r, _ := b.Record(job); len(r.Processes) != 1 || r.Processes[0].PID != 2 {
@@ -566,9 +566,9 @@ func TestNobodyIsInit(t *testing.T) {
 	}
 }
 
-// TestTheEldestComesFirst looks at workloads in the order in which they were
+// TestOldestSuspensionComesFirst looks at workloads in the order in which they were
 // suspended, and lists them by name.
-func TestTheEldestComesFirst(t *testing.T) {
+func TestOldestSuspensionComesFirst(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 5}))
 	var all []Record
 	for i, name := range []string{"b", "a"} {
@@ -584,9 +584,9 @@ func TestTheEldestComesFirst(t *testing.T) {
 	}
 }
 
-// TestTwoComeBackAtOnce resumes two workloads at once where one has room. The driver is
+// TestTwoResumeAtOnce resumes two workloads at once where one has room. The driver is
 // not asked to restore the other one.
-func TestTwoComeBackAtOnce(t *testing.T) {
+func TestTwoResumeAtOnce(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 	other := audit.Subject{Tenant: "b", Workload: "x"}
 	for pid, of := range map[int]audit.Subject{2: job, 3: other} {
@@ -611,8 +611,8 @@ func TestTwoComeBackAtOnce(t *testing.T) {
 	}
 }
 
-// TestABrokenProcessIsTold loses the process that the driver broke, and no other.
-func TestABrokenProcessIsTold(t *testing.T) {
+// TestBrokenProcessIsReported loses the process that the driver broke, and no other.
+func TestBrokenProcessIsReported(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 	b.away(2, 3)
 	b.card.set(func() { b.card.state[2] = Broken })
@@ -653,10 +653,10 @@ func TestAProcessThatEndsIsForgotten(t *testing.T) {
 	}
 }
 
-// TestAKilledEnforcerLosesNobody kills the enforcer before each call of a cycle,
+// TestKilledEnforcerLosesNoProcess kills the enforcer before each call of a cycle,
 // once or twice. The next one leaves no process locked, nor suspended unless all
 // of it was.
-func TestAKilledEnforcerLosesNobody(t *testing.T) {
+func TestKilledEnforcerLosesNoProcess(t *testing.T) {
 	suspended, ran := 0, 0
 	for kill := range 24 {
 		for again := range 12 {
@@ -706,9 +706,9 @@ func TestRoomCountsWhatIsOnTheWay(t *testing.T) {
 	}
 }
 
-// TestTheLockOfSomebodyElseStays leaves a workload alone of which a process is locked or
+// TestForeignLockStays leaves a workload alone of which a process is locked or
 // suspended already, or broken.
-func TestTheLockOfSomebodyElseStays(t *testing.T) {
+func TestForeignLockStays(t *testing.T) {
 	for _, state := range []State{Locked, Checkpointed, Broken} {
 		b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 		b.card.set(func() { b.card.state[3] = state })

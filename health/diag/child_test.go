@@ -263,9 +263,9 @@ func init() {
 	}
 }
 
-// TestChildObeysNobody expects the reason of a child's end, or of an answer that is none, and no child
+// TestChildAnswersAreChecked expects the reason of a child's end, or of an answer that is none, and no child
 // that stays.
-func TestChildObeysNobody(t *testing.T) {
+func TestChildAnswersAreChecked(t *testing.T) {
 	t.Parallel()
 	for name, h := range hostile {
 		kind := does(name)

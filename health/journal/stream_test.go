@@ -153,7 +153,7 @@ func TestStreams(t *testing.T) {
 	})
 }
 
-func TestStreamsGoOnWhereTheyBroke(t *testing.T) {
+func TestStreamsResumeWhereTheyBroke(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j, _, _, _ := testJournal(t, Options{})
 		for n := range 5 {

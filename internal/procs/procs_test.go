@@ -22,9 +22,9 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestNobodyElseLooks looks in the source for readers of files that the kernel can have them
+// TestOnlyProcsReadsBlockingFiles looks in the source for readers of files that the kernel can have them
 // wait for.
-func TestNobodyElseLooks(t *testing.T) {
+func TestOnlyProcsReadsBlockingFiles(t *testing.T) {
 	t.Parallel()
 	reads := regexp.MustCompile(`os\.(ReadFile|Readlink|Open|Stat)\(.*("|/)(auxv|cmdline|environ|exe|io|map_files|maps|mem|` +
 		`numa_maps|pagemap|smaps|stack|stat|syscall|wchan)"`)
@@ -46,9 +46,9 @@ func TestNobodyElseLooks(t *testing.T) {
 	}))
 }
 
-// TestAProcessHoldsWhoLooksAtIt looks at a process that has its readers wait, and meanwhile at
+// TestProcessBlocksItsReaders looks at a process that has its readers wait, and meanwhile at
 // others. Later it is known that the kernel holds a look, and once it lets that go, there is an answer.
-func TestAProcessHoldsWhoLooksAtIt(t *testing.T) {
+func TestProcessBlocksItsReaders(t *testing.T) {
 	pids, letGo := fixture.Executing(t, 1)
 	pid := pids[0]
 	read := func() error { return fixture.Error(ReadFile("/proc", pid, "stat")) }
@@ -154,8 +154,8 @@ func TestWhose(t *testing.T) {
 	fixture.Equal(t, party(t.TempDir()), "", "a process that is gone:")
 }
 
-// TestASignalEndsNobody asks whether this process has ended while its thread gets signals.
-func TestASignalEndsNobody(t *testing.T) {
+// TestSignalIsNoEnd asks whether this process has ended while its thread gets signals.
+func TestSignalIsNoEnd(t *testing.T) {
 	t.Parallel()
 	fd := fixture.Value(unix.PidfdOpen(os.Getpid(), 0))(t)
 	defer unix.Close(fd)
