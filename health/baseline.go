@@ -110,15 +110,8 @@ const (
 	lentFor  = 4 * time.Hour // a setting that lasts longer is not a job's
 )
 
-// drift adds ConfigDrift to s. The settings of a new GPU are its baseline. A
-// change becomes the baseline if it is deliberate: it affects all GPUs of a
-// model, comes with a reset, comes while no earlier workload runs, or restores
-// the value from before or that of most siblings, or an administrator made it
-// while no agent ran. A change under a workload is not deliberate. A GPU that
-// keeps its setting while its siblings get another is not to blame. But where jobs come and go, a setting may be lent to a job
-// beside that workload until the job ends; and where none do, a power limit
-// that somebody requested is deliberate. So is a limit that was requested
-// before the GPU was first seen, because no driver sets it.
+// drift adds ConfigDrift to s. The settings of a new GPU are its baseline. A change that learn finds
+// deliberate becomes the baseline; one under a workload is not deliberate, and is a drift.
 func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 	now, workloads, settling := settings(s), workloadsOf(s), map[incident.Entity]bool{}
 	before.watch(workloads, at)
@@ -132,69 +125,129 @@ func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 			Value: collectors.Bool(off && !trains)})
 	}
 	for _, gpu := range slices.SortedFunc(maps.Keys(now), incident.Entity.Compare) {
-		mine := now[gpu]
-		pinned := b.of(gpu)
-		if before.settings[gpu.UUID] == nil && pinned != nil {
+		mine, pinned := now[gpu], b.of(gpu)
+		if pinned == nil {
+			continue
+		}
+		if before.settings[gpu.UUID] == nil {
 			before.settings[gpu.UUID] = map[string]observation{}
 		}
 		for _, name := range slices.Sorted(maps.Keys(mine)) {
-			if slices.Contains(unjudged, name) || pinned == nil {
+			if slices.Contains(unjudged, name) {
 				continue
 			}
-			v, was, admin := mine[name], before.settings[gpu.UUID][name], slices.Contains(byAdmin, name)
-			unseen := was.before || was.value == "" // what happened since it had the last value
-			if was.value != v {
-				was.since = at
+			r := setting{name: name, value: mine[name], asked: mine[asked], preset: mine[preset],
+				was: before.settings[gpu.UUID][name], workloads: workloads[gpu], settling: settling[gpu],
+				uniform: uniform(now, mine["model"], name), turning: before.turning(at)}
+			r.usual, r.agreed = common(now, mine["model"], name)
+			since := r.was.since
+			if r.was.value != r.value {
+				since = at
 			}
-			before.settings[gpu.UUID][name] = observation{v, workloads[gpu], was.since, false}
-			usual, agreed := common(now, mine["model"], name)
-			if agreed && usual == v && !settling[gpu] {
-				pinned[name+" shared"] = v
+			before.settings[gpu.UUID][name] = observation{r.value, r.workloads, since, false}
+			if name == persistence && off && pinned[name] == "1" {
+				continue // all of them are off: the node reports it, and that is never wanted
 			}
-			switch _, known := pinned[name]; {
-			case name == persistence && off && pinned[name] == "1":
-				continue // all of them are off: the node reports it, and nobody wants it
-			case !known && name == ofPower && v == mine[asked] && mine[preset] != "" && v != mine[preset]:
-				pinned.accept(name, v)
-			case !known, uniform(now, mine["model"], name):
-				pinned[name] = v
-			case was.value == v && agreed && admin && pinned[name+" shared"] == v && pinned[name] == v:
-				if usual != v { // the siblings were changed
-					pinned.accept(name, v)
-				}
-			case was.value == v:
-			case unseen && !admin:
-			case settling[gpu]:
-				pinned.become(name, v)
-			case unseen:
-				if name != ofPower || mine[asked] == "" || mine[asked] == v {
-					pinned.accept(name, v)
-				}
-			case admin && (v == pinned[name+" before"] || agreed && v == usual):
-				pinned.accept(name, v)
-			case !slices.ContainsFunc(workloads[gpu], func(w string) bool { return slices.Contains(was.workloads, w) }):
-				if admin {
-					pinned.accept(name, v)
-				}
-				pinned[name] = v
-			case admin && v != pinned[name] && !before.turned.IsZero() && at.Sub(before.turned) <= turnover:
-				pinned[name+" lent"] = v
-			case name == ofPower && v == mine[asked]:
-				pinned.accept(name, v)
-			}
-			expected := pinned[name]
-			// Hosts may well have whole and divided GPUs, or shared and
-			// exclusive ones.
-			if agreed && name != "mig" && name != "compute_mode" {
-				if expected == v && pinned[name+" accepted"] != v {
-					expected = usual
-				}
-			}
-			lent := pinned[name+" lent"] == v && at.Sub(was.since) < lentFor
-			s.Add(collectors.Sample{Metric: ConfigDrift, Value: collectors.Bool(expected != v && !lent),
-				Labels: []string{gpu.GPU, gpu.UUID, name, inWords(name, v), inWords(name, expected)}})
+			pinned.learn(r)
+			expected := pinned.expected(r)
+			lent := pinned[name+" lent"] == r.value && at.Sub(since) < lentFor
+			s.Add(collectors.Sample{Metric: ConfigDrift, Value: collectors.Bool(expected != r.value && !lent),
+				Labels: []string{gpu.GPU, gpu.UUID, name, inWords(name, r.value), inWords(name, expected)}})
 		}
 	}
+}
+
+// turning reports whether jobs have come or gone recently.
+func (o *observed) turning(at time.Time) bool {
+	return !o.turned.IsZero() && at.Sub(o.turned) <= turnover
+}
+
+// A setting is one of a GPU as it is now, and what tells whether a change of it is deliberate.
+type setting struct {
+	name, value   string
+	asked, preset string // power limits that were requested, and that the driver sets
+	was           observation
+	workloads     []string // on the GPU now
+	usual         string   // value of most siblings, if they agreed
+	agreed        bool
+	uniform       bool // all GPUs of the model have the value
+	settling      bool // the GPU comes back from a reset
+	turning       bool // jobs come and go
+}
+
+// admin reports whether administrators change the setting for some GPUs of a host.
+func (r setting) admin() bool { return slices.Contains(byAdmin, r.name) }
+
+// unseen reports whether no agent saw what happened since the last value.
+func (r setting) unseen() bool { return r.was.before || r.was.value == "" }
+
+// requested reports whether somebody requested this power limit.
+func (r setting) requested() bool { return r.name == ofPower && r.value == r.asked }
+
+// worked reports whether a workload has been on the GPU since the last reading.
+func (r setting) worked() bool {
+	return slices.ContainsFunc(r.workloads, func(w string) bool { return slices.Contains(r.was.workloads, w) })
+}
+
+// learn makes the value the GPU's baseline if it is deliberate: it affects all GPUs of the model, comes
+// with a reset, comes while no earlier workload runs, or restores the value from before or that of most
+// siblings, or an administrator made it while no agent ran. A GPU that keeps its setting while its
+// siblings get another is not to blame. But where jobs come and go, a setting may be lent to a job
+// beside that workload until the job ends; and where none do, a power limit that somebody requested is
+// deliberate. So is a limit that was requested before the GPU was first seen, because no driver sets it.
+func (b baseline) learn(r setting) {
+	name, v := r.name, r.value
+	if r.agreed && r.usual == v && !r.settling {
+		b[name+" shared"] = v
+	}
+	_, known := b[name]
+	switch {
+	case !known && r.requested() && r.preset != "" && v != r.preset:
+		b.accept(name, v)
+	case !known, r.uniform:
+		b[name] = v
+	case v == r.was.value:
+		if b.left(r) {
+			b.accept(name, v)
+		}
+	case r.unseen() && !r.admin():
+	case r.settling:
+		b.become(name, v)
+	case r.unseen():
+		if name != ofPower || r.asked == "" || r.requested() {
+			b.accept(name, v)
+		}
+	case b.restores(r):
+		b.accept(name, v)
+	case !r.worked():
+		if r.admin() {
+			b.accept(name, v)
+		}
+		b[name] = v
+	case r.admin() && v != b[name] && r.turning:
+		b[name+" lent"] = v
+	case r.requested():
+		b.accept(name, v)
+	}
+}
+
+// left reports whether an administrator changed the siblings and left the GPU as it is.
+func (b baseline) left(r setting) bool {
+	return r.agreed && r.admin() && r.usual != r.value && b[r.name+" shared"] == r.value && b[r.name] == r.value
+}
+
+// restores reports whether the value is the one from before, or that of most siblings.
+func (b baseline) restores(r setting) bool {
+	return r.admin() && (r.value == b[r.name+" before"] || r.agreed && r.value == r.usual)
+}
+
+// expected returns the value that the setting should have: the baseline, or that of most siblings, unless
+// an operator accepted another. Hosts may well have whole and divided GPUs, or shared and exclusive ones.
+func (b baseline) expected(r setting) string {
+	if r.agreed && r.name != "mig" && r.name != "compute_mode" && b[r.name] == r.value && b[r.name+" accepted"] != r.value {
+		return r.usual
+	}
+	return b[r.name]
 }
 
 // computeModes are the names of the driver's compute modes.
