@@ -175,38 +175,50 @@ type move struct {
 	hold    audit.Hold
 }
 
-// judge moves a subject, and reports whether it did, or would have.
-func (l *Escalation) judge(st *standing, m *move, v verdict, passed time.Duration) bool {
-	if st.level <= policy.Warn {
-		st.shadow = m.steps.Shadow
+// weigh returns what a verdict means for a subject at its level.
+func (st *standing) weigh(m *move, v verdict) verdict {
+	switch {
+	case v != bad:
+	case m.steps.Mode == st.level && (st.level == policy.Pause || st.level == policy.Suspend) && !st.shadow:
+		// A subject that stands still can neither improve nor do worse: it goes on
+		// after Hold, and is stopped again if necessary.
+		return clean
+	case m.hold.Has(audit.Starved) && st.level >= policy.Warn:
+		return unknown
 	}
-	of, confirm := min(max(m.steps.Of, 1), 64), max(m.steps.Confirm, 1)
-	if v == bad && m.steps.Mode == st.level && (st.level == policy.Pause || st.level == policy.Suspend) && !st.shadow {
-		// a subject that stands still can neither improve nor do worse: it goes on
-		// after Hold, and is stopped again if necessary
-		v = clean
-	}
-	doubted, suspended := m.hold.Has(audit.Starved), m.hold.Has(audit.Suspended)
-	if v == bad && doubted && st.level >= policy.Warn {
-		v = unknown
-	}
-	// a suspended subject does no harm, so that only its time decides
-	waits := suspended && st.level == policy.Suspend && m.steps.Mode == policy.Terminate && !st.shadow
-	over := waits && v != unknown && !doubted && l.clock-st.entered >= m.steps.Grace
-	if waits {
-		v = unknown
-	}
+	return v
+}
+
+// add counts a verdict, and returns how many of the last audits found a violation.
+func (st *standing) add(v verdict, passed time.Duration, of int) int {
 	switch v {
 	case bad:
 		st.window, st.clean = st.window<<1|1, 0
 	case clean:
 		st.window, st.clean = st.window<<1, st.clean+passed
 	}
-	count := bits.OnesCount64(st.window << (64 - of))
+	return bits.OnesCount64(st.window << (64 - of))
+}
+
+// judge moves a subject, and reports whether it did, or would have.
+func (l *Escalation) judge(st *standing, m *move, v verdict, passed time.Duration) bool {
+	if st.level <= policy.Warn {
+		st.shadow = m.steps.Shadow
+	}
+	v = st.weigh(m, v)
+	// a suspended subject does no harm, so that only its time decides
+	waits := m.hold.Has(audit.Suspended) && st.level == policy.Suspend && m.steps.Mode == policy.Terminate && !st.shadow
+	over := waits && v != unknown && !m.hold.Has(audit.Starved) && l.clock-st.entered >= m.steps.Grace
+	if waits {
+		v = unknown
+	}
+	of, confirm := min(max(m.steps.Of, 1), 64), max(m.steps.Confirm, 1)
+	count := st.add(v, passed, of)
 	if count < confirm && !over {
 		st.held = false
 	}
-	switch lost := st.level > policy.Warn && st.shadow != m.steps.Shadow; {
+	lost, calm := st.level > policy.Warn && st.shadow != m.steps.Shadow, v == clean && st.clean >= m.steps.Hold
+	switch {
 	case st.level > m.steps.Mode:
 		m.Why = fmt.Sprintf("the policy's mode is %s now", m.steps.Mode)
 		return l.fall(st, m, m.steps.Mode)
@@ -222,10 +234,10 @@ func (l *Escalation) judge(st *standing, m *move, v verdict, passed time.Duratio
 	case v == bad && count >= confirm && l.clock >= st.retry:
 		m.Why = fmt.Sprintf("%d of %d audits found a violation: %s", count, of, m.found[0].Text)
 		return l.climb(st, m)
-	case v == clean && st.clean >= m.steps.Hold && st.level == policy.Terminate: // its processes are gone
+	case calm && st.level == policy.Terminate: // its processes are gone
 		m.Why = fmt.Sprintf("no violation for %v since it was terminated", m.steps.Hold)
 		return l.fall(st, m, policy.Observe)
-	case v == clean && st.clean >= m.steps.Hold && st.level > policy.Observe:
+	case calm && st.level > policy.Observe:
 		m.Why = fmt.Sprintf("no violation for %v", m.steps.Hold)
 		return l.fall(st, m, st.level-1)
 	}
