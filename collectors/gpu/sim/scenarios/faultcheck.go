@@ -2,6 +2,7 @@ package scenarios
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -31,7 +32,7 @@ func (f *Fault) check(all []GPU) error {
 	if err := f.checkJob(all); err != nil {
 		return err
 	}
-	return f.checkValues(all[f.GPU])
+	return f.checkValues(&all[f.GPU], k)
 }
 
 // checkPort sets the default port of f, or checks that it is one of ports.
@@ -70,116 +71,147 @@ func (f *Fault) checkKeys(k kind) error {
 	return nil
 }
 
-// checkValues checks the keys of the kind.
-func (f *Fault) checkValues(g GPU) error {
+// checkValues fills the defaults of the kind's keys, and checks their values.
+func (f *Fault) checkValues(g *GPU, k kind) error {
 	all, err := models.All()
 	if err != nil {
 		return err
 	}
-	m := all[g.Model]
-	if f.Count == 0 {
-		f.Count = 1
+	f.Count = max(f.Count, 1)
+	if k.check == nil {
+		return nil
 	}
-	switch f.Kind {
-	case "xid":
-		if f.Code == 0 || f.Code > 999 {
-			return fmt.Errorf("code: %d: want 1 to 999", f.Code)
-		}
-	case "ecc", "row_remap":
-		if f.Severity != "corrected" && f.Severity != "uncorrected" {
-			return fmt.Errorf("severity: %q: want corrected or uncorrected", f.Severity)
-		}
-		if f.Kind == "ecc" && f.Location != "dram" && f.Location != "sram" {
-			return fmt.Errorf("location: %q: want dram or sram", f.Location)
-		}
-	case "pcie_aer":
-		if !slices.Contains(aerSeverities, f.Severity) {
-			return fmt.Errorf("severity: %q: want one of %s", f.Severity, strings.Join(aerSeverities, ", "))
-		}
-		if m.VirtualMachine {
-			return fmt.Errorf("kind: model %s is in a virtual machine, whose kernel counts no PCIe errors", g.Model)
-		}
-	case "nvlink_down", "nvlink_errors":
-		if f.Link < 0 || f.Link >= m.NVLink.Links {
-			return fmt.Errorf("link: %d: model %s has %d links, numbered from 0", f.Link, g.Model, m.NVLink.Links)
-		}
-	case "pcie_degraded":
-		if f.Generation < 0 || f.Generation > m.PCIe.Generation {
-			return fmt.Errorf("generation: %d: want 1 to %d, or none", f.Generation, m.PCIe.Generation)
-		}
-		if f.Width < 0 || f.Width > m.PCIe.Width {
-			return fmt.Errorf("width: %d: want 1 to %d, or none", f.Width, m.PCIe.Width)
-		}
-	case "thermal":
-		if f.Celsius == 0 {
-			f.Celsius = m.Temperature.GPUMax + 6
-		}
-		if f.Celsius < m.Temperature.Full || f.Celsius > 120 {
-			return fmt.Errorf("celsius: %v: want %v to 120", f.Celsius, m.Temperature.Full)
-		}
-	case "wedge", "error":
-		return f.checkCall()
-	case "event":
-		if bit := nvidia.EventTypes[f.Value]; bit == 0 || bit&m.EventTypes == 0 {
-			return fmt.Errorf("value: %q: want one of %s that model %s raises", f.Value, names(nvidia.EventTypes),
-				g.Model)
-		}
-	case "kernel_line":
-		if f.Line == "" || strings.ContainsAny(f.Line, "\n\x00") {
-			return fmt.Errorf("line: %q: want one line of text", f.Line)
-		}
-	case "recovery_action":
-		if _, ok := recoveryActions[f.Value]; !ok {
-			return fmt.Errorf("value: %q: want one of %s", f.Value, names(recoveryActions))
-		}
-	}
-	return f.checkTrouble(g, m)
+	return k.check(f, g, all[g.Model])
 }
 
-func (f *Fault) checkCall() error {
+// among returns an error unless the value of a key is one of a list.
+func among(key, value string, list []string) error {
+	if !slices.Contains(list, value) {
+		return fmt.Errorf("%s: %q: want one of %s", key, value, strings.Join(list, ", "))
+	}
+	return nil
+}
+
+// within returns an error unless the number of a key is in a range.
+func within[T uint64 | float64](key string, value, least, most T) error {
+	if value < least || value > most {
+		return fmt.Errorf("%s: %v: want %v to %v", key, value, least, most)
+	}
+	return nil
+}
+
+func checkXID(f *Fault, _ *GPU, _ *models.Model) error { return within("code", f.Code, 1, 999) }
+
+func checkEvent(f *Fault, g *GPU, m *models.Model) error {
+	if bit := nvidia.EventTypes[f.Value]; bit == 0 || bit&m.EventTypes == 0 {
+		return fmt.Errorf("value: %q: want one of %s that model %s raises", f.Value, names(nvidia.EventTypes), g.Model)
+	}
+	return nil
+}
+
+func checkLine(f *Fault, _ *GPU, _ *models.Model) error {
+	if f.Line == "" || strings.ContainsAny(f.Line, "\n\x00") {
+		return fmt.Errorf("line: %q: want one line of text", f.Line)
+	}
+	return nil
+}
+
+func checkECC(f *Fault, g *GPU, m *models.Model) error {
+	if f.Location != "dram" && f.Location != "sram" {
+		return fmt.Errorf("location: %q: want dram or sram", f.Location)
+	}
+	return checkSeverity(f, g, m)
+}
+
+func checkSeverity(f *Fault, _ *GPU, _ *models.Model) error {
+	if f.Severity != "corrected" && f.Severity != "uncorrected" {
+		return fmt.Errorf("severity: %q: want corrected or uncorrected", f.Severity)
+	}
+	return nil
+}
+
+func checkLink(f *Fault, g *GPU, m *models.Model) error {
+	if f.Link < 0 || f.Link >= m.NVLink.Links {
+		return fmt.Errorf("link: %d: model %s has %d links, numbered from 0", f.Link, g.Model, m.NVLink.Links)
+	}
+	return nil
+}
+
+func checkAER(f *Fault, g *GPU, m *models.Model) error {
+	if m.VirtualMachine {
+		return fmt.Errorf("kind: model %s is in a virtual machine, whose kernel counts no PCIe errors", g.Model)
+	}
+	return among("severity", f.Severity, aerSeverities)
+}
+
+func checkPCIe(f *Fault, _ *GPU, m *models.Model) error {
+	if f.Generation < 0 || f.Generation > m.PCIe.Generation {
+		return fmt.Errorf("generation: %d: want 1 to %d, or none", f.Generation, m.PCIe.Generation)
+	}
+	if f.Width < 0 || f.Width > m.PCIe.Width {
+		return fmt.Errorf("width: %d: want 1 to %d, or none", f.Width, m.PCIe.Width)
+	}
+	return nil
+}
+
+func checkThermal(f *Fault, _ *GPU, m *models.Model) error {
+	if f.Celsius == 0 {
+		f.Celsius = m.Temperature.GPUMax + 6
+	}
+	return within("celsius", f.Celsius, m.Temperature.Full, 120)
+}
+
+func checkClock(f *Fault, _ *GPU, m *models.Model) error {
+	return within("megahertz", f.Megahertz, m.Clock.IdleLow, m.Clock.Max)
+}
+
+func checkPower(f *Fault, _ *GPU, m *models.Model) error {
+	if f.Watts <= 0 || f.Watts > m.Power.Max {
+		return fmt.Errorf("watts: %v: want more than 0, and at most %v", f.Watts, m.Power.Max)
+	}
+	return nil
+}
+
+func checkLeak(f *Fault, g *GPU, _ *models.Model) error {
+	if len(g.Processes) == 0 && (!loads[g.Load] || len(g.MIG)+len(g.VGPUs)+g.Crowd > 0) {
+		return fmt.Errorf("kind: gpu %d has no permanent process of its own", f.GPU)
+	}
+	return nil
+}
+
+func checkMode(f *Fault, _ *GPU, _ *models.Model) error { return among("value", f.Value, modeValues) }
+
+func checkSpareRows(f *Fault, g *GPU, m *models.Model) error {
+	if f.Value != "low" && f.Value != "none" {
+		return fmt.Errorf("value: %q: want low or none", f.Value)
+	}
+	if f.Count > uint64(m.RowBanks) {
+		return fmt.Errorf("count: %d: model %s has %d banks", f.Count, g.Model, m.RowBanks)
+	}
+	return nil
+}
+
+func checkFabric(f *Fault, _ *GPU, m *models.Model) error {
+	if !slices.Contains(fabricFaults, f.Value) || !m.Has("nvswitch") {
+		return fmt.Errorf("value: %q: want one of %s, on a model behind switches", f.Value, strings.Join(fabricFaults, ", "))
+	}
+	return nil
+}
+
+func checkRecovery(f *Fault, _ *GPU, _ *models.Model) error {
+	return among("value", f.Value, slices.Sorted(maps.Keys(recoveryActions)))
+}
+
+func checkCall(f *Fault, _ *GPU, _ *models.Model) error {
 	if f.Call == "" && f.Kind == "error" || f.Call != "" && !deviceCall(f.Call) && !f.HostCall() {
 		return fmt.Errorf("call: %q: want an NVML function, such as nvmlDeviceGetFieldValues", f.Call)
 	}
-	if f.Kind != "error" {
-		return nil
-	}
-	if _, ok := returns[f.Return]; !ok {
-		return fmt.Errorf("return: %q: want one of %s", f.Return, names(returns))
-	}
 	return nil
 }
 
-// checkTrouble checks the keys of kinds that change the work, the memory or the
-// settings of a GPU.
-func (f *Fault) checkTrouble(g GPU, m *models.Model) error {
-	switch f.Kind {
-	case "clock":
-		if f.Megahertz < m.Clock.IdleLow || f.Megahertz > m.Clock.Max {
-			return fmt.Errorf("megahertz: %v: want %v to %v", f.Megahertz, m.Clock.IdleLow, m.Clock.Max)
-		}
-	case "power":
-		if f.Watts <= 0 || f.Watts > m.Power.Max {
-			return fmt.Errorf("watts: %v: want more than 0, and at most %v", f.Watts, m.Power.Max)
-		}
-	case "leak":
-		if len(g.Processes) == 0 && (!loads[g.Load] || len(g.MIG)+len(g.VGPUs)+g.Crowd > 0) {
-			return fmt.Errorf("kind: gpu %d has no permanent process of its own", f.GPU)
-		}
-	case "mode":
-		if !slices.Contains(modeValues, f.Value) {
-			return fmt.Errorf("value: %q: want one of %s", f.Value, strings.Join(modeValues, ", "))
-		}
-	case "spare_rows":
-		if f.Value != "low" && f.Value != "none" {
-			return fmt.Errorf("value: %q: want low or none", f.Value)
-		}
-		if f.Count > uint64(m.RowBanks) {
-			return fmt.Errorf("count: %d: model %s has %d banks", f.Count, g.Model, m.RowBanks)
-		}
-	case "fabric":
-		if !slices.Contains(fabricFaults, f.Value) || !m.Has("nvswitch") {
-			return fmt.Errorf("value: %q: want one of %s, on a model behind switches", f.Value, strings.Join(fabricFaults, ", "))
-		}
+func checkReturn(f *Fault, g *GPU, m *models.Model) error {
+	if err := checkCall(f, g, m); err != nil {
+		return err
 	}
-	return nil
+	return among("return", f.Return, slices.Sorted(maps.Keys(returns)))
 }

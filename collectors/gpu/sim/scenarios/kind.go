@@ -3,6 +3,8 @@ package scenarios
 import (
 	"maps"
 	"slices"
+
+	"gpusteward/collectors/gpu/sim/models"
 )
 
 // kind is what a scenario may say about a kind of fault.
@@ -10,28 +12,30 @@ type kind struct {
 	keys []string // besides at, for, every and gpu
 	host bool     // it concerns the whole host, and has no key gpu
 	once bool     // it does not repeat
+	// check fills the defaults of the keys, and checks their values; nil: there is nothing to check
+	check func(*Fault, *GPU, *models.Model) error
 }
 
 // kinds lists the kinds of fault.
 var kinds = map[string]kind{
 	// An XID event.
-	"xid": {keys: []string{"code", "gi", "ci"}},
+	"xid": {keys: []string{"code", "gi", "ci"}, check: checkXID},
 	// Another event of the driver, without other effects.
-	"event": {keys: []string{"value"}},
+	"event": {keys: []string{"value"}, check: checkEvent},
 	// A line in the kernel's log, without other effects.
-	"kernel_line": {keys: []string{"line"}},
+	"kernel_line": {keys: []string{"line"}, check: checkLine},
 	// Memory errors; uncorrected ones come with XID 94.
-	"ecc": {keys: []string{"severity", "location", "count"}},
+	"ecc": {keys: []string{"severity", "location", "count"}, check: checkECC},
 	// Remapped memory rows, with XID 63, or 64 for a failure.
-	"row_remap": {keys: []string{"severity", "count", "pending", "failure"}},
+	"row_remap": {keys: []string{"severity", "count", "pending", "failure"}, check: checkSeverity},
 	// An NVLink goes down, with XID 74.
-	"nvlink_down": {keys: []string{"link"}},
+	"nvlink_down": {keys: []string{"link"}, check: checkLink},
 	// Errors on an NVLink, count each second.
-	"nvlink_errors": {keys: []string{"link", "count"}},
+	"nvlink_errors": {keys: []string{"link", "count"}, check: checkLink},
 	// Replays and correctable errors on the PCIe link, count each second.
 	"pcie_errors": {keys: []string{"count"}},
 	// PCIe errors counted by the kernel, once.
-	"pcie_aer": {keys: []string{"severity", "count"}},
+	"pcie_aer": {keys: []string{"severity", "count"}, check: checkAER},
 	// The GPU reads as all ones on the PCI bus, while the driver still answers.
 	"pci_gone": {},
 	// The driver has released the GPU, which is still on the bus.
@@ -39,30 +43,30 @@ var kinds = map[string]kind{
 	// An InfiniBand port goes down.
 	"ib_down": {keys: []string{"device"}, host: true},
 	// The PCIe link falls to a lower generation or width.
-	"pcie_degraded": {keys: []string{"generation", "width"}},
+	"pcie_degraded": {keys: []string{"generation", "width"}, check: checkPCIe},
 	// Loss of airflow: the temperature runs away.
-	"thermal": {keys: []string{"celsius"}},
+	"thermal": {keys: []string{"celsius"}, check: checkThermal},
 	// The external power brake is asserted.
 	"power_brake": {},
 	// The SM clock stays low, without a reason.
-	"clock": {keys: []string{"megahertz"}},
+	"clock": {keys: []string{"megahertz"}, check: checkClock},
 	// More power is drawn than the work explains.
-	"power": {keys: []string{"watts"}},
+	"power": {keys: []string{"watts"}, check: checkPower},
 	// A kernel spins: the GPU is busy without progress.
 	"hang": {},
 	// The processes do nothing.
 	"stall": {},
 	// The first process allocates count MiB more each minute, until memory is
 	// full.
-	"leak": {keys: []string{"count"}},
+	"leak": {keys: []string{"count"}, check: checkLeak},
 	// An ended process leaves count MiB in use.
 	"orphan_memory": {keys: []string{"count"}},
 	// A process has ended, and the driver still lists it with count MiB.
 	"ghost": {keys: []string{"count"}},
 	// A mode that was on is off.
-	"mode": {keys: []string{"value"}},
+	"mode": {keys: []string{"value"}, check: checkMode},
 	// Banks of memory have few spare rows, or none.
-	"spare_rows": {keys: []string{"value", "count"}},
+	"spare_rows": {keys: []string{"value", "count"}, check: checkSpareRows},
 	// A process of each of the tenant's workloads bypasses the hook.
 	"bypass": {keys: []string{"tenant"}},
 	// The tenant exceeds its limit on a full GPU.
@@ -76,9 +80,9 @@ var kinds = map[string]kind{
 	// The GPU's rank does nothing, and the other ranks of its job wait for it.
 	"job_hang": {keys: []string{"value", "line"}},
 	// The GPU has a fault in the fabric of its NVSwitches.
-	"fabric": {keys: []string{"value"}},
+	"fabric": {keys: []string{"value"}, check: checkFabric},
 	// The driver asks for a recovery action, with XID 154.
-	"recovery_action": {keys: []string{"value"}},
+	"recovery_action": {keys: []string{"value"}, check: checkRecovery},
 	// All calls except identity fail; the GPU is reset when the window ends.
 	"reset_required": {},
 	// The GPU falls off the bus, with XID 79; it is reset when it returns.
@@ -89,9 +93,9 @@ var kinds = map[string]kind{
 	// cgroup.
 	"nodes_gone": {host: true, once: true},
 	// Calls block until the window ends: the named one, or all except handles.
-	"wedge": {keys: []string{"call"}},
+	"wedge": {keys: []string{"call"}, check: checkCall},
 	// A call fails.
-	"error": {keys: []string{"call", "return"}},
+	"error": {keys: []string{"call", "return"}, check: checkReturn},
 	// The GPU is removed from the bus.
 	"hot_remove": {},
 	// The GPU is absent until the window ends.
