@@ -253,7 +253,7 @@ func (e *Enforcer) holders(b audit.Books, q *wire.QuotaStats) (all []wire.Holder
 		return all
 	}
 	if !e.unheld[at] {
-		e.log.Warn("a cap in percent is not in force: nobody tells the memory of the gpu", "tenant", q.Tenant, "gpu", q.GPU)
+		e.log.Warn("a cap in percent is not in force: the memory of the gpu is unknown", "tenant", q.Tenant, "gpu", q.GPU)
 	}
 	e.unheld[at] = true
 	return append(all, wire.Holder{Resource: "memory", Backend: "none"})

@@ -102,7 +102,7 @@ func (e *Enforcer) lookAtSuspended(now time.Time) {
 		case it.done == suspend.Suspended:
 			e.answer(it, "", errors.New("its processes have ended"))
 		default:
-			e.answer(it, it.Workload+" is not suspended any more: it goes on, or has ended.", nil)
+			e.answer(it, it.Workload+" is no longer suspended: it goes on, or has ended.", nil)
 		}
 	}
 	e.remember()
@@ -113,7 +113,7 @@ func (e *Enforcer) ended(end suspend.End) {
 	log := e.log.With("tenant", end.Tenant, "workload", end.Workload, "why", end.Why, "took", end.Took.String())
 	switch {
 	case len(end.Lost) > 0:
-		log.Error("the driver broke processes while they were suspended: they cannot use their GPU any more, and must "+
+		log.Error("the driver broke processes while they were suspended: they can no longer use their GPU, and must "+
 			"be started again", "pids", end.Lost, "err", end.Err)
 	case end.Err != nil && end.Joined:
 		log.Warn("new processes of a suspended workload could not be suspended, and go on", "reason",
@@ -424,7 +424,7 @@ func (e *Enforcer) unprotected(all []suspend.Process) (pids []int) {
 func (e *Enforcer) told(end suspend.End) (string, error) {
 	switch mib := sum(end.Bytes()) >> 20; {
 	case len(end.Lost) > 0:
-		return "", errors.Join(fmt.Errorf("the driver broke processes %v: they cannot use their GPU any more", end.Lost),
+		return "", errors.Join(fmt.Errorf("the driver broke processes %v: they can no longer use their GPU", end.Lost),
 			end.Err)
 	case end.Err != nil && end.Joined:
 		return "", fmt.Errorf("its new processes are not suspended, and go on; the others stay suspended: %w", end.Err)

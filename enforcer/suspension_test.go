@@ -444,7 +444,7 @@ func TestOrderEndsWithItsWorkload(t *testing.T) {
 	}()
 	poll(t, 20*time.Second, "it is not being resumed", func() bool { return g.phase() == "resuming" })
 	a.Kill()
-	fixture.Contains(t, <-said, "is not suspended any more", "it says")
+	fixture.Contains(t, <-said, "is no longer suspended", "it says")
 	fixture.Equal(t, len(g.ends()), 1, "ends of which the journal is told")
 }
 

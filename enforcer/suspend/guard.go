@@ -66,7 +66,7 @@ func (g *guard) give() {
 	g.rouse()
 }
 
-var errHeld = errors.New("the kernel has who would trace it wait, as for a program that it executes")
+var errHeld = errors.New("the kernel blocks its guard, as it does while the process executes a program")
 
 // await waits until something is done, or the guard ends. It fails if the kernel holds the
 // guard's thread. Anybody may call it.

@@ -103,7 +103,7 @@ func TestMemoryOfAGPU(t *testing.T) {
 			m.look(h.Silent())
 			fixture.Equal(t, asked.Load(), 1, "asked … times")
 		}
-		fixture.Equal(t, strings.Count(log.String(), "nobody tells the memory"), 1, "warnings")
+		fixture.Equal(t, strings.Count(log.String(), "the memory of a GPU is unknown"), 1, "warnings")
 		up.Store(true)
 		hosttest.Advance(2 * time.Second)
 		m.look(h.Silent())

@@ -90,7 +90,7 @@ func (m *gpuMemory) look(silent map[string]bool) {
 			m.log.Info("NVML does not tell the memory of a GPU, and CUDA does", "uuid", missing, "bytes", sizes[missing].Total)
 		} else if m.failed != err.Error() {
 			m.failed = err.Error()
-			m.log.Warn("nobody tells the memory of a GPU: a cap in percent is not in force there, and nothing that is suspended comes back",
+			m.log.Warn("the memory of a GPU is unknown: a cap in percent is not in force there, and nothing that is suspended comes back",
 				"uuid", missing, "err", err)
 		}
 	}()

@@ -51,7 +51,7 @@ func mend(text []byte) {
 	}
 }
 
-var errRanks = errors.New("NCCL's RAS tells of too many ranks")
+var errRanks = errors.New("NCCL's RAS reports too many ranks")
 
 func parseJSON(text []byte) (Status, error) {
 	values := 0 // at most: each follows one of these
@@ -78,7 +78,7 @@ func parseJSON(text []byte) (Status, error) {
 		c := Communicator{ID: from.Hash + from.Secondary, Ranks: make([]Rank, 0, len(from.Ranks)+len(from.Missing))}
 		for _, r := range from.Ranks {
 			if len(r.Counts) > maxNames {
-				return Status{}, errors.New("NCCL's RAS tells of too many collectives")
+				return Status{}, errors.New("NCCL's RAS reports too many collectives")
 			}
 			c.Closing = c.Closing || r.Status.InitState != 0 || r.Status.AsyncError != 0 || r.Status.Finalize ||
 				r.Status.Destroy || r.Status.Abort
