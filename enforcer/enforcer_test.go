@@ -22,6 +22,7 @@ import (
 	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/procs"
 	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
@@ -247,8 +248,8 @@ func (g *governed) audited() wire.EnforcerStats {
 
 // over reports whether a worker has ended.
 func over(w *worker) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", w.Cmd.Process.Pid))
-	return err != nil || strings.Contains(string(stat), ") Z ")
+	state := procs.State("/proc", w.Cmd.Process.Pid)
+	return state == 0 || state == 'Z'
 }
 
 // none is a quota that holds nobody back.

@@ -10,7 +10,6 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,6 +27,7 @@ import (
 	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/procs"
 	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
@@ -314,15 +314,7 @@ int main(void) { pthread_t other; pthread_create(&other, 0, go_on, 0); pthread_e
 // awaitZombie waits until the first thread of a process has ended.
 func awaitZombie(t *testing.T, pid int) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-		stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-		if err == nil && strings.Contains(string(stat), ") Z ") {
-			return
-		}
-		if err != nil || time.Now().After(end) {
-			t.Fatalf("it does not end: %s %v", stat, err)
-		}
-	}
+	fixture.Eventually(t, "its first thread ends", func() bool { return procs.State("/proc", pid) == 'Z' })
 }
 
 // TestConfigureDoesNotBlock gives two policies at the same moment to an enforcer whose

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -171,15 +170,6 @@ func TestSignalStormDelaysNothing(t *testing.T) {
 	g.order(g.giveBack, "unit:a.service", "runs again")
 	storm()
 	g.cameBack(a, 2)
-}
-
-// traced reports whether a thread of a process is held by the one that traces it.
-func traced(pid int) bool {
-	all, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-	return slices.ContainsFunc(all, func(path string) bool {
-		stat, _ := os.ReadFile(path)
-		return strings.Contains(string(stat), ") t ")
-	})
 }
 
 // TestEachSuspensionLastsUntilTheNextUse has a program give way twice. What was seen of it

@@ -8,7 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/procs"
 )
 
 // made builds the hook, the stub and the load generator, unless GS_HOOK,
@@ -188,11 +189,23 @@ func (h *host) freeze(t *testing.T, w *worker) {
 	})
 }
 
+// states returns the states of the threads of a process.
+func states(pid int) (all []byte) {
+	dir := fmt.Sprintf("/proc/%d/task", pid)
+	threads, _ := os.ReadDir(dir)
+	for _, thread := range threads {
+		tid, _ := strconv.Atoi(thread.Name())
+		if state := procs.State(dir, tid); state != 0 { // it has not ended meanwhile
+			all = append(all, state)
+		}
+	}
+	return all
+}
+
 // stands reports whether all threads of a process were stopped by a signal.
 func stands(pid int) bool {
-	all, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-	return !slices.ContainsFunc(all, func(path string) bool {
-		stat, err := os.ReadFile(path)
-		return err == nil && !strings.Contains(string(stat), ") T ")
-	})
+	return !slices.ContainsFunc(states(pid), func(state byte) bool { return state != 'T' })
 }
+
+// traced reports whether a thread of a process is held by the one that traces it.
+func traced(pid int) bool { return slices.Contains(states(pid), 't') }

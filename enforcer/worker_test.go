@@ -4,13 +4,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	bench "gpusteward/bench/worker"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/procs"
 )
 
 // A worker is a child process that obeys lines and reports steps of one cost.
@@ -56,12 +55,7 @@ func (w *worker) measured() (*series, []float64) {
 // cpu returns the processor time of all threads of the process, in hundredths
 // of a second. An ended process has a value until it is reaped.
 func (w *worker) cpu() time.Duration {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", w.Cmd.Process.Pid))
-	if err != nil {
-		return 0
-	}
-	f := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
-	user, _ := strconv.ParseInt(f[11], 10, 64)
-	system, _ := strconv.ParseInt(f[12], 10, 64)
-	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100 on every Linux
+	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", w.Cmd.Process.Pid))
+	stat, _ := procs.ParseStat(line)
+	return time.Duration(stat.Ticks) * 10 * time.Millisecond // USER_HZ is 100 on every Linux
 }

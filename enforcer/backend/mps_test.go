@@ -16,6 +16,7 @@ import (
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/policy"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/procs"
 	"gpusteward/internal/wire"
 )
 
@@ -302,24 +303,14 @@ func TestHungMPSDaemonDelaysNothing(t *testing.T) {
 	if took := time.Since(begin); took >= d.control.wait {
 		t.Errorf("100 demands took %v: one waited for the daemon", took)
 	}
-	for d.Holds() != nil { // until the deadline, after which the holds are unknown
-		if time.Since(begin) > time.Minute {
-			t.Fatalf("still holds %v", d.Holds())
-		}
-		time.Sleep(time.Millisecond)
-	}
+	fixture.Eventually(t, "the deadline passes, and the holds are unknown", func() bool { return d.Holds() == nil })
 	end()
 	fixture.Contains(t, d.log.String(), "no answer within 1s", "says")
-	hung := "/proc/" + d.content("hung") + "/stat"
-	for {
-		if stat, err := os.ReadFile(hung); err != nil || strings.Contains(string(stat), ") Z ") {
-			break // with all its children
-		}
-		if time.Since(begin) > 2*time.Minute {
-			t.Fatalf("%s is still there", hung)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	hung := fixture.Value(strconv.Atoi(strings.TrimSpace(d.content("hung"))))(t)
+	fixture.Eventually(t, "it ends with all its children", func() bool {
+		state := procs.State("/proc", hung)
+		return state == 0 || state == 'Z'
+	})
 }
 
 func TestMPSIsAskedSeldom(t *testing.T) {

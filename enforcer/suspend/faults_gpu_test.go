@@ -17,6 +17,7 @@ import (
 
 	"gpusteward/enforcer/action"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/procs"
 )
 
 // TestGPUFaultsOfSuspended has a thread of a suspended process call what makes the driver's
@@ -61,10 +62,10 @@ func heldAt(pid int) (all []string) {
 	}
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 	for _, task := range tasks {
-		stat, _ := os.ReadFile(filepath.Join(task, "stat"))
+		tid, _ := strconv.Atoi(filepath.Base(task))
 		at, _ := os.ReadFile(filepath.Join(task, "syscall"))
 		var stack, counter uint64
-		if n, _ := fmt.Sscanf(string(at), "-1 0x%x 0x%x", &stack, &counter); n != 2 || !strings.Contains(string(stat), ") t ") {
+		if n, _ := fmt.Sscanf(string(at), "-1 0x%x 0x%x", &stack, &counter); n != 2 || procs.State(filepath.Dir(task), tid) != 't' {
 			continue
 		}
 		all = append(all, fmt.Sprintf("%#x", counter))
@@ -149,8 +150,8 @@ func suspendedCalls(t *testing.T, call string, late bool) {
 	}
 	s := suspender(t)
 	s.Alive = func(of action.Target) bool {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", of.PID))
-		return err == nil && !strings.Contains(string(stat), ") Z ")
+		state := procs.State("/proc", of.PID)
+		return state != 0 && state != 'Z'
 	}
 	if !late {
 		count("begin")

@@ -147,11 +147,7 @@ func (c *child) freed() bool {
 	})
 }
 
-func (c *child) state() string {
-	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	return rest[:min(1, len(rest))]
-}
+func (c *child) state() string { return string(procs.State("/proc", c.Process.Pid)) }
 
 // took reports whether no signal waits for its first thread, which sleeps.
 func (c *child) took() bool {
