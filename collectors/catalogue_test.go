@@ -24,14 +24,12 @@ func TestCatalogue(t *testing.T) {
 	for _, m := range collectors.Metrics() {
 		fixture.Equal(t, seen[m.Name], false, "%s is declared twice", m)
 		seen[m.Name] = true
-		if !name.MatchString(m.Name) {
-			t.Errorf("%s: a name consists of nvgpu_ or gpusteward_ and lower-case words", m)
-		}
+		fixture.If(t, !name.MatchString(m.Name),
+			"%s: a name consists of nvgpu_ or gpusteward_ and lower-case words", m)
 		fixture.Equal(t, m.Type == collectors.CounterType, strings.HasSuffix(m.Name, "_total"),
 			"%s is a %v: counters, and only counters, end in _total", m, m.Type)
-		if !strings.HasSuffix(m.Help, ".") || len(strings.Fields(m.Help)) < 5 {
-			t.Errorf("%s: help %q is not a sentence", m, m.Help)
-		}
+		fixture.If(t, !strings.HasSuffix(m.Help, ".") || len(strings.Fields(m.Help)) < 5,
+			"%s: help %q is not a sentence", m, m.Help)
 		if !strings.HasSuffix(m.Name, "_info") && m != workloads.JobHang && len(m.Labels) > 6 {
 			t.Errorf("%s has %d labels; only _info, and a hang, which its labels explain, have more than six", m,
 				len(m.Labels))
@@ -61,9 +59,8 @@ func TestEveryMetricHasOneCollector(t *testing.T) {
 			}
 		}
 		fixture.Equal(t, reads, 1, "collector %s has … of Read, Open, Host and Kernel", c.Name)
-		if !strings.HasSuffix(c.Doc, ".") || len(c.Metrics) == 0 {
-			t.Errorf("collector %s: doc %q and %d metrics; want a sentence and some", c.Name, c.Doc, len(c.Metrics))
-		}
+		fixture.If(t, !strings.HasSuffix(c.Doc, ".") || len(c.Metrics) == 0,
+			"collector %s: doc %q and %d metrics; want a sentence and some", c.Name, c.Doc, len(c.Metrics))
 		for _, m := range c.Metrics {
 			owners[m] = append(owners[m], c.Name)
 		}

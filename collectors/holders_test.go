@@ -24,13 +24,11 @@ func TestHoldsReturnsTheDriversList(t *testing.T) {
 		}{{first, pid, true}, {second, pid, false}, {first, 999999, false}, {"GPU-none", pid, false}} {
 			bytes, at, got := h.Holds(c.uuid, c.pid)
 			known := time.Since(at) < 2*time.Second
-			if got != c.want || known != (c.uuid != "GPU-none") || (bytes > 0) != c.want {
-				t.Errorf("Holds(%s, %d) = %d, %v, %v, want %v", c.uuid, c.pid, bytes, at, got, c.want)
-			}
+			fixture.If(t, got != c.want || known != (c.uuid != "GPU-none") || (bytes > 0) != c.want,
+				"Holds(%s, %d) = %d, %v, %v, want %v", c.uuid, c.pid, bytes, at, got, c.want)
 		}
-		if !h.Knows(first) || !h.Knows(second) || h.Knows("GPU-none") {
-			t.Error("the host knows a GPU that it does not have, or does not know its own")
-		}
+		fixture.If(t, !h.Knows(first) || !h.Knows(second) || h.Knows("GPU-none"),
+			"the host knows a GPU that it does not have, or does not know its own")
 		fixture.Must(t, h.Drain(t.Context()))
 		fixture.Equal(t, h.Knows("GPU-none"), true, "without a driver a GPU counts as missing")
 	})

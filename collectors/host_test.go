@@ -104,9 +104,8 @@ func TestDelayedTurnSkipsNoCollector(t *testing.T) {
 				hosttest.Advance(19500*time.Millisecond + after)
 				delay := fast(func(p collectors.Pass) time.Duration { return p.Ended.Sub(p.Began) })
 				late := fast(func(p collectors.Pass) time.Duration { return p.Began.Sub(p.Began.Truncate(time.Second)) })
-				if max(delay, late) < 100*time.Millisecond {
-					t.Errorf("%s: a turn took %v and was %v late, so the test proves nothing", lasts, delay, late)
-				}
+				fixture.AtLeast(t, max(delay, late), 100*time.Millisecond,
+					"%s: a turn took %v and was %v late, so the test proves nothing", lasts, delay, late)
 				hosttest.Advance(time.Second)
 				now := time.Now()
 				fixture.AtMost(t, fast(func(p collectors.Pass) time.Duration { return now.Sub(p.Began) }), time.Second,
@@ -282,9 +281,8 @@ func TestExpensivePassesOfGPUsDoNotOverlap(t *testing.T) {
 				began = append(began, p.Began)
 			}
 		}
-		if len(began) != 2 || began[1].Sub(began[0]).Abs() != 5*time.Second {
-			t.Errorf("the energy of two GPUs was read at %v, want 5 s apart", began)
-		}
+		fixture.If(t, len(began) != 2 || began[1].Sub(began[0]).Abs() != 5*time.Second,
+			"the energy of two GPUs was read at %v, want 5 s apart", began)
 	})
 }
 

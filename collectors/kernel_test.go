@@ -140,9 +140,8 @@ func TestRefusalOfTheKernelIsAFailure(t *testing.T) {
 		}
 		p := &hosttest.Reading{Read: c.Kernel(host.Kernel{Sys: refusing{}, Proc: refusing{}})}
 		p.Pass()
-		if len(p.Now) != 0 || p.Out.Failure != nvml.ERROR_NO_PERMISSION {
-			t.Errorf("%s puts %v, failure %v", c.Name, p.Now, p.Out.Failure)
-		}
+		fixture.If(t, len(p.Now) != 0 || p.Out.Failure != nvml.ERROR_NO_PERMISSION,
+			"%s puts %v, failure %v", c.Name, p.Now, p.Out.Failure)
 	}
 }
 

@@ -13,9 +13,8 @@ func TestSeriesAreBounded(t *testing.T) {
 	for i := range MaxSeries + 7 {
 		r.Set(MissingSymbol, 1, fmt.Sprint(i))
 	}
-	if len(r.Samples) != MaxSeries || r.Dropped[MissingSymbol] != 7 {
-		t.Errorf("%d samples, dropped %v; want %d and 7", len(r.Samples), r.Dropped, MaxSeries)
-	}
+	fixture.If(t, len(r.Samples) != MaxSeries || r.Dropped[MissingSymbol] != 7,
+		"%d samples, dropped %v; want %d and 7", len(r.Samples), r.Dropped, MaxSeries)
 	h := &Host{errors: map[collectError]uint64{}, dropped: map[string]uint64{}}
 	h.account(&pass{collector: &Collector{}}, r.Dropped)
 	fixture.Equal(t, h.dropped[MissingSymbol.Name], 7, "accounted %v", h.dropped)
@@ -27,9 +26,8 @@ func TestPassGoesStale(t *testing.T) {
 	for age, want := range map[time.Duration]bool{0: true, 20 * time.Second: true, 20*time.Second + 1: false} {
 		fixture.Equal(t, p.fresh(ended.Add(age)), want, "fresh after %v of a 10 s interval", age)
 	}
-	if static := (&pass{began: began}); !static.fresh(began.Add(time.Hour)) {
-		t.Error("a value that is read once is stale after an hour")
-	}
+	fixture.If(t, !(&pass{began: began}).fresh(began.Add(time.Hour)),
+		"a value that is read once is stale after an hour")
 }
 
 func TestTicksFollowTheWallClockInMonotonicTime(t *testing.T) {

@@ -218,9 +218,7 @@ func lintExpr(t *testing.T, a asked) {
 	metrics := known()
 	labels := slices.Clone(targetLabels)
 	found := selector.FindAllStringSubmatch(a.expr, -1)
-	if len(found) == 0 {
-		t.Errorf("%v: no selector", a)
-	}
+	fixture.If(t, len(found) == 0, "%v: no selector", a)
 	for _, s := range found {
 		m := metrics[s[1]]
 		if m == nil {
@@ -240,15 +238,12 @@ func lintExpr(t *testing.T, a asked) {
 		if strings.HasPrefix(a.place, "variable ") {
 			continue
 		}
-		if !strings.HasPrefix(s[2], string(jobs)) {
-			t.Errorf("%v: %s does not select the chosen cluster and job", a, m)
-		}
+		fixture.If(t, !strings.HasPrefix(s[2], string(jobs)),
+			"%v: %s does not select the chosen cluster and job", a, m)
 	}
 	for _, g := range grouping.FindAllStringSubmatch(a.expr, -1) {
 		for l := range strings.SplitSeq(g[1], ", ") {
-			if !slices.Contains(labels, l) {
-				t.Errorf("%v: none of its metrics has the label %s", a, l)
-			}
+			fixture.If(t, !slices.Contains(labels, l), "%v: none of its metrics has the label %s", a, l)
 		}
 	}
 	for _, l := range template.FindAllStringSubmatch(a.legend, -1) {
@@ -306,9 +301,8 @@ func TestEveryFamilyIsShown(t *testing.T) {
 	}
 	for _, row := range fixture.Rows(t, "testdata/unshown.tsv")[1:] {
 		name, reason := row[0], row[1]
-		if known()[name] == nil || reasons[name] != "" {
-			t.Errorf("unshown.tsv: there is no metric %s, or it needs no row", name)
-		}
+		fixture.If(t, known()[name] == nil || reasons[name] != "",
+			"unshown.tsv: there is no metric %s, or it needs no row", name)
 		reasons[name] = reason
 	}
 	for _, m := range collectors.Metrics() {
@@ -374,9 +368,7 @@ func TestSchema(t *testing.T) {
 		}
 		x, _ := json.Marshal(want)
 		y, _ := json.Marshal(got)
-		if !bytes.Equal(x, y) {
-			t.Errorf("%s: a round trip through Grafana's schema changes it", name)
-		}
+		fixture.If(t, !bytes.Equal(x, y), "%s: a round trip through Grafana's schema changes it", name)
 	}
 	// The schema refuses errors.
 	text := generated(t)["gpusteward-fleet.json"]

@@ -50,13 +50,10 @@ func TestPublicRules(t *testing.T) {
 		}
 	}
 	for name, rule := range config.Exclusions {
-		if !used[name] || rule.Reason == "" {
-			t.Errorf("the exclusion from %s is not used, or has no reason", name)
-		}
+		fixture.If(t, !used[name] || rule.Reason == "", "the exclusion from %s is not used, or has no reason", name)
 		for _, e := range rule.Entries {
-			if !used[name+e.Dashboard+e.Panel] {
-				t.Errorf("the exclusion of %s, %s from %s is not used", e.Dashboard, e.Panel, name)
-			}
+			fixture.If(t, !used[name+e.Dashboard+e.Panel],
+				"the exclusion of %s, %s from %s is not used", e.Dashboard, e.Panel, name)
 		}
 	}
 }

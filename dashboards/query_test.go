@@ -163,9 +163,7 @@ func (s server) answersAll(t *testing.T, d *sdk.Dashboard) {
 		select {
 		case <-ctx.Done():
 			for _, a := range waiting {
-				if a.due() {
-					t.Errorf("%v: no data", a)
-				}
+				fixture.If(t, a.due(), "%v: no data", a)
 			}
 			return
 		case <-time.After(500 * time.Millisecond):
@@ -173,9 +171,8 @@ func (s server) answersAll(t *testing.T, d *sdk.Dashboard) {
 	}
 	for place, why := range rightlyEmpty {
 		at := func(a asked) bool { return a.where() == place }
-		if strings.HasPrefix(place, *d.Uid+",") && !t.Failed() && !slices.ContainsFunc(waiting, at) {
-			t.Errorf("%s does not exist, or has data although it is listed as empty: %s", place, why)
-		}
+		fixture.If(t, strings.HasPrefix(place, *d.Uid+",") && !t.Failed() && !slices.ContainsFunc(waiting, at),
+			"%s does not exist, or has data although it is listed as empty: %s", place, why)
 	}
 	t.Logf("%d queries, %d without data", len(all), len(waiting))
 }
@@ -238,9 +235,7 @@ func (s server) answers(ctx context.Context, t *testing.T, a asked, c choice) bo
 	}
 	list, err := s.ask(ctx, a, c)
 	if err != nil {
-		if ctx.Err() == nil {
-			t.Errorf("%v: %v", a, err)
-		}
+		fixture.If(t, ctx.Err() == nil, "%v: %v", a, err)
 		return false
 	}
 	return slices.ContainsFunc(list, func(one series) bool {

@@ -44,9 +44,7 @@ func committed(t *testing.T) (list []*sdk.Dashboard) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if strings.TrimSuffix(name, ".json") != *d.Uid {
-			t.Errorf("%s has the uid %s", name, *d.Uid)
-		}
+		fixture.Equal(t, strings.TrimSuffix(name, ".json"), *d.Uid, "%s has the uid", name)
 		list = append(list, d)
 	}
 	return list

@@ -52,9 +52,8 @@ func TestEnforcer(t *testing.T) {
 		func() bool { return slices.Contains(g.told("greedy"), "pause done") })
 	still := poll(t, 5*time.Second, "its processes do not stand still",
 		func() bool { return !g.moves(greedy) && !g.moves(evader) })
-	if !g.moves(guaranteed) || !g.moves(third) {
-		t.Error("the guaranteed tenant or the ungoverned program stands still too")
-	}
+	fixture.If(t, !g.moves(guaranteed) || !g.moves(third),
+		"the guaranteed tenant or the ungoverned program stands still too")
 	since := fixture.Monotonic()
 	on := poll(t, 20*time.Second, "it does not go on",
 		func() bool { return g.moved(greedy, since) && g.moved(evader, since) })

@@ -107,9 +107,8 @@ func executed(t *testing.T, o ExecOptions, env ...string) (status int, out, errs
 // empty: it has none.
 func ended(t *testing.T, name string, status, want int, errs, says string) {
 	t.Helper()
-	if status != want || !strings.Contains(errs, says) || (says == "") != (errs == "") {
-		t.Errorf("%s: exit status %d, %q; want %d and %q", name, status, errs, want, says)
-	}
+	fixture.If(t, status != want || !strings.Contains(errs, says) || (says == "") != (errs == ""),
+		"%s: exit status %d, %q; want %d and %q", name, status, errs, want, says)
 }
 
 // build compiles C into a file of a new directory. Exec accepts any library as
@@ -192,9 +191,8 @@ func TestExecIsTheProgram(t *testing.T) {
 	if _, err := fmt.Fscanln(out, &got, &it); err != nil || got+" "+it != "got it" {
 		t.Errorf("after SIGTERM the program prints %q (%v)", got+" "+it, err)
 	}
-	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 7 {
-		t.Errorf("it ends with %v, want its own 7", cmd.ProcessState)
-	}
+	_ = cmd.Wait()
+	fixture.Equal(t, cmd.ProcessState.ExitCode(), 7, "it ends with %v, want its own 7", cmd.ProcessState)
 }
 
 // Signals that the shell ignores for a background command stay ignored.
@@ -266,9 +264,8 @@ func TestExecFindsTheHook(t *testing.T) {
 		}
 		cmd := executing(t, ExecOptions{Command: []string{"sh", "-c", "echo $LD_PRELOAD"}})
 		cmd.Path = filepath.Join(dir, "gpusteward")
-		if out, err := cmd.CombinedOutput(); err != nil || string(out) != filepath.Join(dir, beside)+"\n" {
-			t.Errorf("%s beside the program: %q, %v", beside, out, err)
-		}
+		fixture.Equal(t, string(fixture.Value(cmd.CombinedOutput())(t)), filepath.Join(dir, beside)+"\n",
+			"%s beside the program", beside)
 	}
 }
 
@@ -431,9 +428,7 @@ func TestExecObserves(t *testing.T) {
 			Command: []string{"sh", "-c", `echo "$GPUSTEWARD_TENANT"; exit 5`}}
 		status, out, errs := executed(t, o, "GPUSTEWARD_TENANT=b")
 		ended(t, name, status, c.status, errs, c.says)
-		if c.status == 5 && out != "\n" {
-			t.Errorf("%s: the hook asks for tenant %q", name, out)
-		}
+		fixture.If(t, c.status == 5 && out != "\n", "%s: the hook asks for tenant %q", name, out)
 	}
 }
 

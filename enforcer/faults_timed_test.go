@@ -81,7 +81,6 @@ func TestOneOfTwoStopped(t *testing.T) {
 		works(all...)
 	}
 	fmt.Printf("one of two processes is stopped: the other one has %.3f of the GPU, the other tenant %.3f\n", mine, its)
-	if percentile(mine, 0.5) < .35 || percentile(its, 0.5) < .4 {
-		t.Errorf("beside a process that is stopped its tenant has %.3f of the GPU and the other one %.3f", mine, its)
-	}
+	fixture.If(t, percentile(mine, 0.5) < .35 || percentile(its, 0.5) < .4,
+		"beside a process that is stopped its tenant has %.3f of the GPU and the other one %.3f", mine, its)
 }

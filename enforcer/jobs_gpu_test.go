@@ -316,9 +316,8 @@ func TestGPUStragglers(t *testing.T) {
 	}
 	fmt.Printf("stragglers: %d of %d named, %d times another rank, %d causes right; median %.0f s, last %.0f s\n",
 		len(all.took), all.injected, all.wrong, all.causes, percentile(all.took, 0.5), percentile(all.took, 1))
-	if len(all.took) < all.injected || all.wrong > 0 {
-		t.Errorf("%d of %d stragglers are named, %d times another rank", len(all.took), all.injected, all.wrong)
-	}
+	fixture.If(t, len(all.took) < all.injected || all.wrong > 0,
+		"%d of %d stragglers are named, %d times another rank", len(all.took), all.injected, all.wrong)
 }
 
 // late is what became of the stragglers.

@@ -54,9 +54,7 @@ func TestSuspendedProcessOutlivesTheAgent(t *testing.T) {
 			a.again()
 			a.metric(`nvgpu_broker_sessions{state="active"}`, 1)
 			fixture.Must(t, a.order("resume-process", w.Cmd.Process.Pid))
-			if !works() {
-				t.Errorf("it does not work any more: %v", w.Cmd.ProcessState)
-			}
+			fixture.If(t, !works(), "it does not work any more: %v", w.Cmd.ProcessState)
 		})
 	}
 }

@@ -41,10 +41,8 @@ func TestUnknownMIG(t *testing.T) {
 `, "all")
 			anchor := a.anchor("c", 1)
 			w := a.job("a", 2, "--alloc-mib=128", "--alloc-step-mib=1", "--kernel-us=200", "--seconds=600")
-			if told := w.hear(t, time.Minute, "gpusteward: "); !strings.Contains(told,
-				"does not know 1 of 3 GPUs: "+c.told) {
-				t.Errorf("the program is told %q", told)
-			}
+			fixture.Contains(t, w.hear(t, time.Minute, "gpusteward: "), "does not know 1 of 3 GPUs: "+c.told,
+				"the program is told")
 			goes(t, w)
 			fixture.Equal(t, taken(t, w), c.bytes, "it takes … bytes")
 			from := fixture.Monotonic()
@@ -52,9 +50,7 @@ func TestUnknownMIG(t *testing.T) {
 				func() bool { return a.truth.of(anchor.Cmd.Process.Pid).work(from, fixture.Monotonic()) > 1 })
 			fixture.Equal(t, a.truth.of(w.Cmd.Process.Pid).work(from, fixture.Monotonic()) > 0, c.runs, "it works")
 			m := regexp.MustCompile(`nvgpu_broker_faults_total{kind="ungoverned"} [1-9]`)
-			if !m.MatchString(a.ask("/metrics")) {
-				t.Error("no metric counts it")
-			}
+			fixture.If(t, !m.MatchString(a.ask("/metrics")), "no metric counts it")
 			if log := a.log("all"); !strings.Contains(log, c.logged) ||
 				!strings.Contains(log, strings.TrimPrefix(slice(2), "MIG")) {
 				t.Errorf("the log does not name it:\n%s", log)

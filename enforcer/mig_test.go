@@ -39,9 +39,7 @@ func onMIG(t *testing.T, name string, roles ...string) {
 
 	first, most := a.hold("a", 0, "--alloc-mib=128", "--alloc-step-mib=1")
 	second, last := a.hold("a", 0, "--alloc-mib=1", fmt.Sprintf("--alloc-step-mib=%.20f", 1./mib))
-	if most != limit-1 || last != 1 {
-		t.Errorf("the tenant takes %d and %d bytes of %d", most, last, limit)
-	}
+	fixture.If(t, most != limit-1 || last != 1, "the tenant takes %d and %d bytes of %d", most, last, limit)
 	other, beyond := a.hold("a", 1, "--alloc-mib=128", "--alloc-step-mib=1")
 	fixture.Equal(t, beyond, 128*mib, "it takes %d MiB of 128 on the other device, where it has no cap", beyond/mib)
 	book := func(name string, gpu int) string {

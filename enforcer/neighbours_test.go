@@ -75,9 +75,8 @@ func TestClaimsUnderGeminisHookAreCompared(t *testing.T) {
 			}
 			for i, want := range []float64{(22 - 1.3) / 30, 0} {
 				n := last[0].Tenants[i]
-				if n.Charge == nil || math.Abs(*n.Charge-want) > 0.02 || n.GPU != "GPU-a" {
-					t.Errorf("%+v: %v, want a drift of %.2f", n, n.Charge, want)
-				}
+				fixture.If(t, n.Charge == nil || math.Abs(*n.Charge-want) > 0.02 || n.GPU != "GPU-a",
+					"%+v: %v, want a drift of %.2f", n, n.Charge, want)
 			}
 			if n := last[0].Tenants[2]; n.Charge != nil {
 				t.Errorf("of who is not there: %v", *n.Charge)

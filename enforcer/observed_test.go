@@ -94,9 +94,8 @@ func TestRanksHaveWorkloads(t *testing.T) {
 		e.jobs.Observe(broker.Traced{Session: uint64(i), PID: pid, Tenant: "team", Trace: make(wire.Trace, wire.TraceSize)})
 	}
 	ranks, _ := e.observed(audit.Books{})
-	if len(ranks) != 2 || ranks[0].Workload != "user:1001" || ranks[1].Workload != "" {
-		t.Errorf("%+v, want user:1001 as the first one's workload, and none of the second", ranks)
-	}
+	fixture.If(t, len(ranks) != 2 || ranks[0].Workload != "user:1001" || ranks[1].Workload != "",
+		"%+v, want user:1001 as the first one's workload, and none of the second", ranks)
 }
 
 // TestHoldsExcuseWorkloads holds a workload back for each cause. It then has no session, hangs, and is
@@ -335,9 +334,8 @@ func TestConfigureDoesNotBlock(t *testing.T) {
 			}
 			both.Wait()
 			last := new(policy.Policy)
-			if e.Configure(last); <-e.policy != last {
-				t.Fatal("the last policy is not the one that is kept")
-			}
+			e.Configure(last)
+			fixture.Need(t, <-e.policy, last, "the last policy is not the one that is kept")
 		}
 	})
 }

@@ -116,9 +116,8 @@ func TestGPUTurns(t *testing.T) {
 			t.Log(line)
 		}
 	}
-	if len(turns) < 3 || one+two < .8*lone*lasted {
-		t.Error("they do not take turns, or lose more than a fifth of the time")
-	}
+	fixture.If(t, len(turns) < 3 || one+two < .8*lone*lasted,
+		"they do not take turns, or lose more than a fifth of the time")
 }
 
 // A turn is the time in which one of two programs works.

@@ -59,9 +59,7 @@ func TestAStateThatCannotBeUsedIsSetAside(t *testing.T) {
 		for range 2 {
 			fixture.Must(t, e.keep([]action.Paused{{Tenant: name}}))
 		}
-		if bad, err := os.ReadFile(e.StateFile + ".bad"); err != nil || string(bad) != text {
-			t.Errorf("%s: set aside %q, %v", name, bad, err)
-		}
+		fixture.Equal(t, string(fixture.Value(os.ReadFile(e.StateFile+".bad"))(t)), text, "%s: set aside", name)
 		again, log := stateful(e.StateFile)
 		if again.restore(); log.Len() > 0 && strings.Contains(log.String(), "forgotten") {
 			t.Errorf("%s: what was written then: %s", name, log)

@@ -35,9 +35,7 @@ func TestRefusedSuspensionLeavesThePause(t *testing.T) {
 	if result != escalation.Refused || !strings.Contains(detail, "stays paused") || !strings.Contains(detail, "no room") {
 		t.Errorf("%s: %s", result, detail)
 	}
-	if !e.held[s] {
-		t.Error("it runs again")
-	}
+	fixture.If(t, !e.held[s], "it runs again")
 }
 
 // TestAClientOfMPSDoesNotJoin refuses a client of MPS in a suspended workload once, and not

@@ -110,9 +110,7 @@ func TestAWorkloadIsSuspended(t *testing.T) {
 		fixture.Equal(t, g.used(), 1024, "hooked %v: MiB in use", hooked)
 		since := fixture.Monotonic()
 		poll(t, 20*time.Second, "the other one works on", func() bool { return g.moved(b, since) })
-		if g.moved(a, since) {
-			t.Errorf("hooked %v: a suspended program works", hooked)
-		}
+		fixture.If(t, g.moved(a, since), "hooked %v: a suspended program works", hooked)
 		poll(t, time.Minute, "the books do not tell of it", func() bool { // the driver's list may be of before
 			s := g.audited()
 			return len(s.Suspended) == 1 && s.Suspended[0].Workload == "unit:a.service" &&
@@ -168,9 +166,7 @@ func TestTheEscalationSuspends(t *testing.T) {
 	poll(t, 60*time.Second, "it is not terminated", func() bool { return over(b) })
 	up := []string{"warn done", "throttle done", "pause done", "suspend done"}
 	// One that is slow to end is told so again.
-	if told := g.told("b"); !slices.Equal(slices.Compact(told), append(slices.Clone(up), "terminate done")) {
-		t.Errorf("b: %q", told)
-	}
+	fixture.EqualSlices(t, slices.Compact(g.told("b")), append(slices.Clone(up), "terminate done"), "b")
 	suspended := func() bool { s := g.stats().Suspended; return len(s) == 1 && s[0].Phase == "suspended" }
 	poll(t, 60*time.Second, "it is not suspended", suspended)
 	since := fixture.Monotonic()

@@ -69,9 +69,7 @@ func TestOrdersAreCarriedOutAndLogged(t *testing.T) {
 		fixture.Contains(t, log.String(), want, "the log")
 	}
 	info, err := os.Stat(filepath.Join(dir, ControlSocket))
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the socket: %v, %v; want mode 0600", info, err)
-	}
+	fixture.If(t, err != nil || info.Mode().Perm() != 0o600, "the socket: %v, %v; want mode 0600", info, err)
 	stop()
 	if _, err := os.Stat(filepath.Join(dir, ControlSocket)); !os.IsNotExist(err) {
 		t.Errorf("the socket of an agent that ended: %v", err)
@@ -111,9 +109,8 @@ func TestControlSocketAnswers(t *testing.T) {
 		answer := fixture.Value(overSocket(filepath.Join(dir, ControlSocket)).Do(r))(t)
 		body, err := io.ReadAll(answer.Body)
 		answer.Body.Close()
-		if err != nil || answer.StatusCode != c.status || !strings.Contains(string(body), c.body) {
-			t.Errorf("%s %s: %d %q, %v; want %d with %q", c.method, c.path, answer.StatusCode, body, err, c.status, c.body)
-		}
+		fixture.If(t, err != nil || answer.StatusCode != c.status || !strings.Contains(string(body), c.body),
+			"%s %s: %d %q, %v; want %d with %q", c.method, c.path, answer.StatusCode, body, err, c.status, c.body)
 	}
 }
 
@@ -145,9 +142,7 @@ func TestOrderPermissions(t *testing.T) {
 		fixture.Equal(t, w.Code, http.StatusForbidden, "the answer to nobody's order")
 	}
 	_, stranger := net.Pipe()
-	if p := peerOf(stranger); p.may(0) {
-		t.Error("somebody whom the kernel does not know may give orders")
-	}
+	fixture.If(t, peerOf(stranger).may(0), "somebody whom the kernel does not know may give orders")
 }
 
 // withSocketDir returns a runtime directory that contains the control socket's

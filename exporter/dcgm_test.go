@@ -242,9 +242,7 @@ func migrations(t *testing.T) (all []migration) {
 		if i >= len(dcgmDefault) {
 			of = "dcgm-added"
 		}
-		if m.of != "" && m.of != of {
-			t.Errorf("docs/migration.tsv: %s is %s, not %s", r.name, of, m.of)
-		}
+		fixture.If(t, m.of != "" && m.of != of, "docs/migration.tsv: %s is %s, not %s", r.name, of, m.of)
 		served = append(served, migration{of, r.name, cmp.Or(m.ours, r.expr()), cmp.Or(m.differs, r.unit())})
 	}
 	for name := range said {

@@ -58,18 +58,16 @@ func request(s http.Handler, method, path string, headers ...string) *httptest.R
 // wantAnswer fails unless the answer has this status and contains text.
 func wantAnswer(t *testing.T, w *httptest.ResponseRecorder, status int, text string) {
 	t.Helper()
-	if w.Code != status || !strings.Contains(w.Body.String(), text) {
-		t.Errorf("answer %d %q, want %d with %q", w.Code, w.Body, status, text)
-	}
+	fixture.If(t, w.Code != status || !strings.Contains(w.Body.String(), text),
+		"answer %d %q, want %d with %q", w.Code, w.Body, status, text)
 }
 
 func TestEventsAreServedAsTheyCome(t *testing.T) {
 	t.Parallel()
 	s := server(t, nil)
 	wantAnswer(t, request(s, http.MethodGet, "/api/v1/events"), http.StatusNotFound, "not found")
-	if w := request(s, http.MethodGet, "/"); strings.Contains(w.Body.String(), "api/v1/events") {
-		t.Error("the page links to events that are not served")
-	}
+	fixture.If(t, strings.Contains(request(s, http.MethodGet, "/").Body.String(), "api/v1/events"),
+		"the page links to events that are not served")
 	more := make(chan string)
 	s = server(t, func(o *Options) {
 		o.Events = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -147,9 +145,8 @@ func TestProcessMetricsComeFromTheTimer(t *testing.T) {
 		one, two := request(s, http.MethodGet, "/metrics"), request(s, http.MethodGet, "/metrics")
 		wantAnswer(t, one, http.StatusOK, name)
 		wantAnswer(t, one, http.StatusOK, "go_goroutines")
-		if one.Body.String() != two.Body.String() || s.self.latest.Load() != first {
-			t.Error("a second scrape before the next tick says something else")
-		}
+		fixture.If(t, one.Body.String() != two.Body.String() || s.self.latest.Load() != first,
+			"a second scrape before the next tick says something else")
 		fixture.Equal(t, gathered, 3, "three scrapes asked for samples … times")
 		time.Sleep(selfInterval + time.Second)
 		synctest.Wait()
@@ -186,9 +183,8 @@ func TestChosenNames(t *testing.T) {
 				left = strings.Replace(left, one, "", 1)
 				found++
 			}
-			if left != "" || found < 15 {
-				t.Errorf("%d names of %s as %s do not choose %q", found, path, format, left)
-			}
+			fixture.If(t, left != "" || found < 15,
+				"%d names of %s as %s do not choose %q", found, path, format, left)
 			if none := request(s, http.MethodGet, path+"?name[]=none", "Accept",
 				string(format)).Body.String(); none != end {
 				t.Errorf("a name that is not there chooses %q of %s as %s", none, path, format)

@@ -103,9 +103,8 @@ func TestTextHoldsEverySampleOnce(t *testing.T) {
 				seen[series] = true
 			}
 		}
-		if !slices.IsSorted(names) || len(slices.Compact(slices.Clone(names))) != len(names) {
-			t.Errorf("%s: the families are not sorted, or one is split: %v", scenario, names)
-		}
+		fixture.If(t, !slices.IsSorted(names) || len(slices.Compact(slices.Clone(names))) != len(names),
+			"%s: the families are not sorted, or one is split: %v", scenario, names)
 		families := parse(t, w.Body)
 		labelsOf := map[*collectors.Metric][]string{}
 		for _, m := range collectors.Metrics() {
@@ -243,9 +242,7 @@ func FuzzLabelValue(f *testing.F) {
 		sample = collectors.Sample{Metric: device.MemoryBytes, Labels: []string{"0", v, "used"}, Value: 1}
 		text := request(s, http.MethodGet, "/metrics").Body.Bytes()
 		f := parse(t, bytes.NewReader(text))[device.MemoryBytes.Name]
-		if len(f.GetMetric()) != 1 || !has(f.Metric[0], sample) {
-			t.Errorf("label %q is read as %v", v, f)
-		}
+		fixture.If(t, len(f.GetMetric()) != 1 || !has(f.Metric[0], sample), "label %q is read as %v", v, f)
 		if _, err := promlint.New(bytes.NewReader(text)).Lint(); err != nil {
 			t.Errorf("label %q: %v", v, err)
 		}
@@ -304,10 +301,8 @@ func TestIncidentsHaveExemplars(t *testing.T) {
 	fixture.Equal(t, len(incidents.GetMetric()) == 0, false, "protobuf has no incidents")
 	for _, m := range incidents.GetMetric() {
 		e, raised := m.GetCounter().GetExemplar(), m.GetCounter().GetValue() == 2
-		if raised != (e != nil) || raised && (e.GetLabel()[0].GetValue() != "k3x-1" ||
-			!e.GetTimestamp().AsTime().Equal(noon)) {
-			t.Errorf("%v has the exemplar %v", m.Label, e)
-		}
+		fixture.If(t, raised != (e != nil) || raised && (e.GetLabel()[0].GetValue() != "k3x-1" ||
+			!e.GetTimestamp().AsTime().Equal(noon)), "%v has the exemplar %v", m.Label, e)
 	}
 }
 
@@ -406,10 +401,8 @@ func TestProtobufHasNativeBuckets(t *testing.T) {
 			i++
 		}
 	}
-	if len(deltas) > 0 || h.GetSchema() != 3 || h.GetZeroThreshold() == 0 || h.GetSampleCount() != 36 ||
-		h.GetSampleSum() != 1000 || len(h.PositiveSpan) != 5 {
-		t.Errorf("%v", h)
-	}
+	fixture.If(t, len(deltas) > 0 || h.GetSchema() != 3 || h.GetZeroThreshold() == 0 || h.GetSampleCount() != 36 ||
+		h.GetSampleSum() != 1000 || len(h.PositiveSpan) != 5, "%v", h)
 	for i, n := range durations.Buckets {
 		if got[i] != n || len(got) != len(durations.Buckets) {
 			t.Errorf("bucket %d has %d of %d values: %v", i, got[i], n, got)
@@ -441,16 +434,13 @@ func TestTextHasClassicBuckets(t *testing.T) {
 	buckets := families["nvgpu_durations_seconds"].Metric[0].GetHistogram().GetBucket()
 	for exponent, want := range map[int]uint64{-10: 1, -3: 5, -2: 10, 0: 15, 1: 28, 7: 28} {
 		at := slices.IndexFunc(buckets, func(b *dto.Bucket) bool { return b.GetUpperBound() == math.Ldexp(1, exponent) })
-		if at < 0 || buckets[at].GetCumulativeCount() != want {
-			t.Errorf("2^%d: bucket %d, want %d values: %v", exponent, at, want, buckets)
-		}
+		fixture.If(t, at < 0 || buckets[at].GetCumulativeCount() != want,
+			"2^%d: bucket %d, want %d values: %v", exponent, at, want, buckets)
 	}
 }
 
 func TestEmptyHistogram(t *testing.T) {
 	t.Parallel()
 	h := histogram(&collectors.Histogram{})
-	if h.GetSampleCount() != 0 || len(h.PositiveSpan) != 0 || len(h.Bucket) == 0 {
-		t.Errorf("%v", h)
-	}
+	fixture.If(t, h.GetSampleCount() != 0 || len(h.PositiveSpan) != 0 || len(h.Bucket) == 0, "%v", h)
 }

@@ -91,9 +91,8 @@ func TestHistoryTakesItsBytes(t *testing.T) {
 	size := func(series int) int { return series*ring + int(unsafe.Sizeof([dayHours]int64{})) }
 	gpu, job := size(len(historySeries)), size(len(jobSeries))
 	t.Logf("a GPU takes %d bytes, a job %d, and the most of both %d", gpu, job, historyGPUs*gpu+historyJobs*job)
-	if gpu > 82<<10 || job > 48<<10 || historyGPUs*gpu+historyJobs*job > 81<<20/10 {
-		t.Errorf("a GPU takes %d bytes and a job %d", gpu, job)
-	}
+	fixture.If(t, gpu > 82<<10 || job > 48<<10 || historyGPUs*gpu+historyJobs*job > 81<<20/10,
+		"a GPU takes %d bytes and a job %d", gpu, job)
 }
 
 // wantDay fails unless these are the last minutes.
@@ -159,9 +158,8 @@ func TestDayIsServed(t *testing.T) {
 		wantAnswer(t, request(s, http.MethodGet, "/api/v1/history/day"+query), http.StatusOK, want)
 	}
 	for _, query := range []string{"", "?gpu=", "?gpu=a&gpu=b", "?gpu=a&workload=b", "?node=a"} {
-		if w := request(s, http.MethodGet, "/api/v1/history/day"+query); w.Code != http.StatusBadRequest {
-			t.Errorf("%q is answered with %d", query, w.Code)
-		}
+		fixture.Equal(t, request(s, http.MethodGet, "/api/v1/history/day"+query).Code, http.StatusBadRequest,
+			"%q is answered with", query)
 	}
 }
 
@@ -215,9 +213,7 @@ func TestHistoryIsKeptByTheServer(t *testing.T) {
 		time.Sleep(20*historyStep + historyStep/2)
 		synctest.Wait()
 		n := asked.Load()
-		if n < 20 || n > 21 {
-			t.Errorf("asked for samples %d times in 20 steps", n)
-		}
+		fixture.If(t, n < 20 || n > 21, "asked for samples %d times in 20 steps", n)
 		w := request(s, http.MethodGet, "/api/v1/history")
 		if want := fmt.Sprintf(`%d,%d]`, n-1, n); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
 			t.Errorf("the history, answered with %d, lacks %s", w.Code, want)

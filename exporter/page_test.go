@@ -84,10 +84,8 @@ func TestPageHeaders(t *testing.T) {
 		fixture.Equal(t, [2]string{h.Get("Content-Type"), h.Get("Cache-Control")}, want, "%s has the headers", path)
 		const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src " +
 			"'self'; font-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-		if h.Get("Content-Security-Policy") != policy || h.Get("X-Content-Type-Options") != "nosniff" ||
-			h.Get("Referrer-Policy") != "no-referrer" {
-			t.Errorf("%s may do more than it should: %v", path, h)
-		}
+		fixture.If(t, h.Get("Content-Security-Policy") != policy || h.Get("X-Content-Type-Options") != "nosniff" ||
+			h.Get("Referrer-Policy") != "no-referrer", "%s may do more than it should: %v", path, h)
 	}
 }
 
@@ -105,13 +103,10 @@ func TestPageFilesAreKept(t *testing.T) {
 				r := fixture.Value(gzip.NewReader(w.Body))(t)
 				body = fixture.Value(io.ReadAll(r))(t)
 			}
-			if !bytes.Equal(body, plain.Body.Bytes()) || len(body) == 0 {
-				t.Errorf("%s as %s differs", path, encoding)
-			}
+			fixture.If(t, !bytes.Equal(body, plain.Body.Bytes()) || len(body) == 0,
+				"%s as %s differs", path, encoding)
 			tag := w.Header().Get("ETag")
-			if tags[tag] || tag == "" {
-				t.Errorf("%s as %s has the tag %q of another", path, encoding, tag)
-			}
+			fixture.If(t, tags[tag] || tag == "", "%s as %s has the tag %q of another", path, encoding, tag)
 			tags[tag] = true
 			again := request(s, http.MethodGet, path, "Accept-Encoding", encoding, "If-None-Match", tag)
 			if again.Code != http.StatusNotModified || again.Body.Len() > 0 || again.Header().Get("ETag") != tag {
@@ -144,13 +139,11 @@ func TestPageIsSmallAndItsOwn(t *testing.T) {
 		}
 	}
 	text := request(server(t, nil), http.MethodGet, "/").Body.String()
-	if regexp.MustCompile(`(?i)<style|\sstyle=|\son[a-z]+=|<script>|//`).MatchString(text) {
-		t.Error("the document has a script or a style of its own, or names another host")
-	}
+	fixture.If(t, regexp.MustCompile(`(?i)<style|\sstyle=|\son[a-z]+=|<script>|//`).MatchString(text),
+		"the document has a script or a style of its own, or names another host")
 	t.Logf("the page is %d bytes, and %d more once a card is opened", first, later)
-	if first > maxTransfer || later > maxTransfer {
-		t.Errorf("the page is %d bytes and %d more, want at most %d each", first, later, maxTransfer)
-	}
+	fixture.If(t, first > maxTransfer || later > maxTransfer,
+		"the page is %d bytes and %d more, want at most %d each", first, later, maxTransfer)
 }
 
 // The vendored files are those that were fetched: `make page` writes the sums.
@@ -163,9 +156,8 @@ func TestVendoredFiles(t *testing.T) {
 		sums[name] = sum
 	}
 	files, err := fs.ReadDir(os.DirFS("page"), "vendor")
-	if err != nil || len(files) != len(sums)+1 {
-		t.Errorf("%d files, %d sums, error %v", len(files), len(sums), err)
-	}
+	fixture.If(t, err != nil || len(files) != len(sums)+1,
+		"%d files, %d sums, error %v", len(files), len(sums), err)
 	for _, f := range files {
 		content := fixture.Value(os.ReadFile("page/vendor/" + f.Name()))(t)
 		if sum := sha256.Sum256(content); f.Name() != "SHA256SUMS" && sums[f.Name()] != hex.EncodeToString(sum[:]) {
@@ -178,9 +170,8 @@ func TestVendoredFiles(t *testing.T) {
 func TestPageKnowsTheSeries(t *testing.T) {
 	t.Parallel()
 	text := string(tree().files["history.js"].text)
-	if !strings.Contains(text, "const points = 180;") || historyPoints != 180 {
-		t.Errorf("the page keeps another number of points than %d", historyPoints)
-	}
+	fixture.If(t, !strings.Contains(text, "const points = 180;") || historyPoints != 180,
+		"the page keeps another number of points than %d", historyPoints)
 	var names []string
 	for _, s := range historySeries {
 		names = append(names, s.name+": (g) => ")

@@ -89,9 +89,8 @@ func TestProcesses(t *testing.T) {
 	if a := ask("?gpu=GPU-0"); a.Listed || len(a.Processes) > 0 {
 		t.Errorf("although they may not be, processes are listed: %+v", a)
 	}
-	if w := request(s, http.MethodGet, "/api/v1/processes"); w.Code != http.StatusBadRequest {
-		t.Errorf("all processes at once are answered with %d", w.Code)
-	}
+	fixture.Equal(t, request(s, http.MethodGet, "/api/v1/processes").Code, http.StatusBadRequest,
+		"all processes at once are answered with")
 }
 
 // TestBoardsStay keeps the names of GPUs while the driver is away.

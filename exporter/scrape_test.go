@@ -221,10 +221,8 @@ func TestResponsesAreDistinctAndBounded(t *testing.T) {
 		"application/openmetrics-text;version=1.0.0"); text.Body.String() == om.Body.String() {
 		t.Error("OpenMetrics was answered with the response for text")
 	}
-	if chosen := request(s, http.MethodGet, "/metrics?name[]=nvgpu_up").Body.String(); strings.Contains(chosen,
-		"nvgpu_devices") {
-		t.Error("a scrape of chosen names was answered with the whole response")
-	}
+	fixture.If(t, strings.Contains(request(s, http.MethodGet, "/metrics?name[]=nvgpu_up").Body.String(),
+		"nvgpu_devices"), "a scrape of chosen names was answered with the whole response")
 	*gathered = 0
 	for i := range 100 {
 		w := request(s, http.MethodGet, fmt.Sprint("/metrics?x=", i), "Accept", fmt.Sprint("text/plain;q=0.", i),

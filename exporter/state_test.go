@@ -92,9 +92,8 @@ func TestStateFaults(t *testing.T) {
 	}
 	fixture.EqualSlices(t, next, []string{"sudo gpusteward ack gpu_lost gpu=0", "", "",
 		"gpusteward check --only=ib_port", "systemctl status gpusteward-broker"}, "what to run next")
-	if len(state.Shadow) != 1 || state.Shadow[0].UUID != "GPU-0" || state.Shadow[0].What != "It is odd." {
-		t.Errorf("the findings in shadow mode are %+v", state.Shadow)
-	}
+	fixture.If(t, len(state.Shadow) != 1 || state.Shadow[0].UUID != "GPU-0" || state.Shadow[0].What != "It is odd.",
+		"the findings in shadow mode are %+v", state.Shadow)
 }
 
 // GPUs are sorted by index and workloads by memory, independent of the order of
@@ -217,9 +216,8 @@ func TestWorkloadsHaveTenants(t *testing.T) {
 	s.stands("a", "unit:both", "warn", false, nil)
 	s.stands("a", "unit:gone", "warn", false, nil)
 	all := s.state(nil).Workloads
-	if len(all) != 2 || !slices.Equal(all[0].Tenants, []string{"a", "b"}) || all[1].Tenants != nil {
-		t.Errorf("the workloads are %+v", all)
-	}
+	fixture.If(t, len(all) != 2 || !slices.Equal(all[0].Tenants, []string{"a", "b"}) || all[1].Tenants != nil,
+		"the workloads are %+v", all)
 }
 
 // The colour shows the action: red if a workload does not run; yellow if it is

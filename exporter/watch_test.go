@@ -290,12 +290,9 @@ func TestWatchRestoresTheTerminal(t *testing.T) {
 			w.shows("[GPUs 16]")
 			c.ends(w)
 			err := <-w.ended
-			if got := fmt.Sprint(err); err != nil && got != c.want || err == nil && c.want != "" {
-				t.Errorf("it ended with %v, want %q", err, c.want)
-			}
-			if text := w.text(); strings.TrimSpace(text) != "" {
-				t.Errorf("it leaves\n%s", text)
-			}
+			fixture.If(t, err != nil && fmt.Sprint(err) != c.want || err == nil && c.want != "",
+				"it ended with %v, want %q", err, c.want)
+			fixture.Equal(t, strings.TrimSpace(w.text()), "", "it leaves\n")
 		})
 	}
 }

@@ -129,9 +129,8 @@ func TestJobSettingHoldsForATime(t *testing.T) {
 		}
 		look(600, changed.Add(c.held), jobs...)
 		fixture.Equal(t, drifts, c.drifts, "%s: drift", name)
-		if look(700, changed.Add(c.held+step), jobs...); drifts {
-			t.Errorf("%s: it drifts where it is set back", name)
-		}
+		look(700, changed.Add(c.held+step), jobs...)
+		fixture.If(t, drifts, "%s: it drifts where it is set back", name)
 	}
 }
 
@@ -229,9 +228,8 @@ func TestSettingsUnlikePeersAreNamed(t *testing.T) {
 			}
 			looked++
 			drifts := gpu == "7" && name == odd
-			if (sample.Value == 1) != drifts || drifts && [2]string{value, expected} != has {
-				t.Errorf("%s differs: %s of GPU %s is %s, expected %s: %v", odd, name, gpu, value, expected, sample.Value)
-			}
+			fixture.If(t, (sample.Value == 1) != drifts || drifts && [2]string{value, expected} != has,
+				"%s differs: %s of GPU %s is %s, expected %s: %v", odd, name, gpu, value, expected, sample.Value)
 		}
 		fixture.Equal(t, looked, 8*len(want), "%s differs: settings were looked at", odd)
 	}

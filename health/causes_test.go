@@ -16,6 +16,7 @@ import (
 	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // A stage is a host of eight GPUs under one job. A scene changes it from step
@@ -784,9 +785,7 @@ func eachScene(t *testing.T, n int) {
 			case c.want != incident.None && found > c.within:
 				t.Errorf("found after %v, want %v at most", found, c.within)
 			}
-			if c.once != "" && (len(of) != 1 || !of[c.once]) {
-				t.Errorf("found of %v, want %s alone", of, c.once)
-			}
+			fixture.If(t, c.once != "" && (len(of) != 1 || !of[c.once]), "found of %v, want %s alone", of, c.once)
 			t.Logf("%v after %v", worst, found)
 		})
 	}

@@ -72,9 +72,8 @@ func TestConditions(t *testing.T) {
 				worst = v
 			}
 		}
-		if worst != c.worst || c.worse(worst, worst) || c.Threshold != c.set || c.Clear != c.clear {
-			t.Errorf("%s: the worst of 4, 6 and 5 is %g; %+v", c.words, worst, c.Condition)
-		}
+		fixture.If(t, worst != c.worst || c.worse(worst, worst) || c.Threshold != c.set || c.Clear != c.clear,
+			"%s: the worst of 4, 6 and 5 is %g; %+v", c.words, worst, c.Condition)
 	}
 	want := "`nvgpu_temperature_margin_celsius` above 1, while `nvgpu_temperature_margin_celsius` below 2e-05"
 	fixture.Equal(t, g.Above(1).And(g.Below(.00002)).Words(), want, "above")

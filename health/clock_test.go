@@ -64,9 +64,7 @@ func (w *world) dates() {
 	}
 	fixture.AtLeast(w.t, len(all), 12, "only … times are known")
 	for what, at := range all {
-		if !lately(at, w.now) {
-			w.t.Errorf("at %v: %s is of %v", w.now, what, at)
-		}
+		fixture.If(w.t, !lately(at, w.now), "at %v: %s is of %v", w.now, what, at)
 	}
 }
 
@@ -102,9 +100,8 @@ func TestClockSetWhileRunning(t *testing.T) {
 		}
 		w.steps(31, samples(20)...)
 		fixture.Equal(t, strings.Contains(w.failing(), "hot"), false, "five minutes after it was cool: %s", w.failing())
-		if len(w.engine.metrics.Save(w.now).GPUs["GPU-0"].Rows.Times) == 0 {
-			t.Error("the trend of spare rows did not go on")
-		}
+		fixture.If(t, len(w.engine.metrics.Save(w.now).GPUs["GPU-0"].Rows.Times) == 0,
+			"the trend of spare rows did not go on")
 	}
 }
 

@@ -252,9 +252,7 @@ func TestRestartRaisesNothingAgain(t *testing.T) {
 	w := newWorld(t, hotCheck)
 	w.steps(3, hotAt(-1))
 	before := w.engine.Alerts(nil)
-	if changes := w.restart("same"); len(changes) != 0 {
-		t.Errorf("a restart tells of %+v", changes)
-	}
+	fixture.Equal(t, len(w.restart("same")), 0, "a restart tells of")
 	changes := w.steps(3, hotAt(-1))
 	if after := w.engine.Alerts(nil); len(changes) != 0 || len(after) != 1 || !after[0].Starts.Equal(before[0].Starts) {
 		t.Errorf("after a restart: %+v, alerts %+v, before %+v", changes, after, before)
@@ -485,8 +483,7 @@ func TestAnsweringGPUs(t *testing.T) {
 				t.Errorf("%q: %s is outlived: %v", ups, m, got)
 			}
 		}
-		if outlived(s, collectors.Sample{Metric: DevicesAway}) {
-			t.Errorf("%q: what is the node's is outlived", ups)
-		}
+		fixture.If(t, outlived(s, collectors.Sample{Metric: DevicesAway}),
+			"%q: what is the node's is outlived", ups)
 	}
 }

@@ -59,9 +59,8 @@ func TestExamplesAreReadBack(t *testing.T) {
 	t.Parallel()
 	for query, c := range signals() {
 		holds, fails := c.sides()
-		if !c.holds(holds, c.Threshold) || c.holds(fails, c.Threshold) {
-			t.Errorf("%s: %g should hold and %g should not", c, holds, fails)
-		}
+		fixture.If(t, !c.holds(holds, c.Threshold) || c.holds(fails, c.Threshold),
+			"%s: %g should hold and %g should not", c, holds, fails)
 		for _, want := range []float64{holds, fails} {
 			examples := c.Signal.Example(someone(c.Signal), fails, want)
 			for _, x := range examples {
@@ -114,9 +113,8 @@ func TestExamplesOfConditions(t *testing.T) {
 			counter := l.When.Counterexamples(func() incident.Entity { return e })
 			fixture.AtLeast(t, len(counter), 1+len(l.When.While), "%s: counterexamples", name)
 			for n, examples := range counter {
-				if holds(examples, -step) || holds(examples, 0) {
-					t.Errorf("%s: counterexample %d holds: %v", name, n, examples)
-				}
+				fixture.If(t, holds(examples, -step) || holds(examples, 0),
+					"%s: counterexample %d holds: %v", name, n, examples)
 			}
 		}
 	}

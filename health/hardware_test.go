@@ -59,9 +59,7 @@ func TestHardwareIsRemembered(t *testing.T) {
 		dir := t.TempDir()
 		m := monitor(t, dir, Settings{})
 		time.Sleep(5 * time.Second)
-		if m.Hardware("GPU-0", time.Hour) {
-			t.Error("there is a fault before there was one")
-		}
+		fixture.If(t, m.Hardware("GPU-0", time.Hour), "there is a fault before there was one")
 		m.Event(collectors.Event{GPU: gpu.ID{Index: 0, UUID: "GPU-0"}, Time: time.Now(), Type: "ecc_dbe"})
 		time.Sleep(10 * time.Second)
 		if !m.Hardware("GPU-0", time.Minute) || m.Hardware("GPU-0", 5*time.Second) || m.Hardware("GPU-1", time.Minute) {
@@ -70,13 +68,9 @@ func TestHardwareIsRemembered(t *testing.T) {
 		m.stop()
 		again := monitor(t, dir, Settings{})
 		time.Sleep(5 * time.Second)
-		if !again.Hardware("GPU-0", time.Minute) {
-			t.Error("a restart of the agent forgets it")
-		}
+		fixture.If(t, !again.Hardware("GPU-0", time.Minute), "a restart of the agent forgets it")
 		time.Sleep(time.Minute)
-		if again.Hardware("GPU-0", time.Minute) {
-			t.Error("after a minute it counts still")
-		}
+		fixture.If(t, again.Hardware("GPU-0", time.Minute), "after a minute it counts still")
 		if told := again.log.String(); strings.Contains(told, "statistics start again") {
 			t.Errorf("a restart that lost nothing says %s", told)
 		}
@@ -87,9 +81,7 @@ func TestHardwareIsRemembered(t *testing.T) {
 func TestFaultsAreBounded(t *testing.T) {
 	t.Parallel()
 	m := NewMonitor(Options{}, Settings{})
-	if m.Hardware("GPU-0", time.Hour) {
-		t.Error("a fault of nothing")
-	}
+	fixture.If(t, m.Hardware("GPU-0", time.Hour), "a fault of nothing")
 	now := time.Now()
 	for i := range 2 * derived.MostGPUs {
 		m.blame(incident.Event{Kind: incident.KindIncident, Class: incident.MemoryFault, Severity: incident.Critical,

@@ -148,9 +148,8 @@ func TestReportsAreSafeToPrint(t *testing.T) {
 		}
 		fixture.Equal(t, format == "npd" && strings.Count(text, "\n") != 1, false, "npd has not one line: %q", text)
 	}
-	if j.Findings[0].Message != f.Message || j.Notes[0] != hostileName {
-		t.Error("the judgement itself was changed")
-	}
+	fixture.If(t, j.Findings[0].Message != f.Message || j.Notes[0] != hostileName,
+		"the judgement itself was changed")
 }
 
 // node-problem-detector cuts at 80 bytes. A text of at most 80 characters stays
@@ -192,9 +191,8 @@ func TestAnsweredVerdicts(t *testing.T) {
 	for age, want := range map[time.Duration]incident.State{0: incident.Failed, 30 * time.Second: incident.Failed,
 		31 * time.Second: incident.Unknown, -time.Minute: incident.Failed} {
 		j, err := Answered(answer, birth.Add(age))
-		if err != nil || j.Status != want || j.Node != "node7" || j.Source != FromAgent {
-			t.Errorf("%v old: %v, %v, want %v", age, err, j.Status, want)
-		}
+		fixture.If(t, err != nil || j.Status != want || j.Node != "node7" || j.Source != FromAgent,
+			"%v old: %v, %v, want %v", age, err, j.Status, want)
 		if want == incident.Unknown && (!strings.Contains(j.Reason, "31s old") || len(j.Findings)+len(j.GPUs) > 0) {
 			t.Errorf("the judgement shows stale values: %+v", j)
 		}
@@ -242,9 +240,8 @@ func TestNarrow(t *testing.T) {
 		for _, f := range j.Findings {
 			left = append(left, f.Check)
 		}
-		if j.Status != c.want || !slices.Equal(left, c.left) || j.Reason != c.reason {
-			t.Errorf("%s: %v, %v, %q; want %v, %v, %q", name, j.Status, left, j.Reason, c.want, c.left, c.reason)
-		}
+		fixture.If(t, j.Status != c.want || !slices.Equal(left, c.left) || j.Reason != c.reason,
+			"%s: %v, %v, %q; want %v, %v, %q", name, j.Status, left, j.Reason, c.want, c.left, c.reason)
 	}
 	without := judged(slices.Clone(all)...)
 	without.Narrow(nil, []string{"gpu_lost", "host_kernel"}, nil)
@@ -253,9 +250,8 @@ func TestNarrow(t *testing.T) {
 	}
 	none := NoVerdict(Standalone, "", errors.New("no driver"))
 	none.Narrow(nil, nil, []string{"0"})
-	if none.Status != incident.Unknown || none.Reason != "no driver" {
-		t.Errorf("where there is nothing: %v, %q", none.Status, none.Reason)
-	}
+	fixture.If(t, none.Status != incident.Unknown || none.Reason != "no driver",
+		"where there is nothing: %v, %q", none.Status, none.Reason)
 }
 
 // TestReportOfOneGPU checks the lines about a GPU with few known values.

@@ -93,13 +93,9 @@ func TestAckConcernsOneEntity(t *testing.T) {
 	} {
 		w := lostBoth(t)
 		ev, err := w.engine.Ack("lost", c.entity, w.now)
-		if errors.Is(err, ErrNotLatched) != c.fails || (err != nil) != c.fails {
-			t.Errorf("%+v: %v", c.entity, err)
-		}
-		if err == nil && (ev.Kind != incident.KindAck || ev.From != incident.Failed || ev.To != incident.OK ||
-			ev.Latched || !ev.Time.Equal(w.now)) {
-			t.Errorf("%+v: %+v", c.entity, ev)
-		}
+		fixture.If(t, errors.Is(err, ErrNotLatched) != c.fails || (err != nil) != c.fails, "%+v: %v", c.entity, err)
+		fixture.If(t, err == nil && (ev.Kind != incident.KindAck || ev.From != incident.Failed || ev.To != incident.OK ||
+			ev.Latched || !ev.Time.Equal(w.now)), "%+v: %+v", c.entity, ev)
 		fixture.Equal(t, w.failing(), c.want, "%+v", c.entity)
 	}
 }
@@ -158,9 +154,8 @@ func TestLeavingTakesAsManySamplesAsEntering(t *testing.T) {
 	w.steps(60, hotAt(-1))
 	w.steps(59, hotAt(20))
 	fixture.Equal(t, w.state("slow"), incident.Recovering, "59 clear samples of 60, and the hold-down is over")
-	if w.steps(1, hotAt(20)); w.state("slow") != incident.OK {
-		t.Errorf("60: %v", w.state("slow"))
-	}
+	w.steps(1, hotAt(20))
+	fixture.Equal(t, w.state("slow"), incident.OK, "60")
 }
 
 // TestWithoutDataAStateEndsWithTheHoldDown has a workload that ended while it

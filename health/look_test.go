@@ -153,9 +153,7 @@ func TestHungLookTimesOut(t *testing.T) {
 			t.Errorf("exit status %d: %s", status, text)
 		}
 		j.Narrow([]string{"gpu_lost"}, nil, nil)
-		if j.Status != incident.Unknown || j.Reason == "" {
-			t.Errorf("but for that: %v, %q", j.Status, j.Reason)
-		}
+		fixture.If(t, j.Status != incident.Unknown || j.Reason == "", "but for that: %v, %q", j.Status, j.Reason)
 		close(s.release)
 		time.Sleep(time.Minute)
 	})
@@ -269,8 +267,6 @@ func TestHurriedEngineNeedsSeveralSamples(t *testing.T) {
 	}
 	fixture.Equal(t, w.state("remap_pending"), incident.Suspect, "rows that wait since 3 s are")
 	for _, c := range Checks() {
-		if c.ID == "thermal_margin" && c.Levels[0].For.N != 6 {
-			t.Error("the checks of everybody were changed")
-		}
+		fixture.If(t, c.ID == "thermal_margin" && c.Levels[0].For.N != 6, "the checks of everybody were changed")
 	}
 }

@@ -74,10 +74,8 @@ func TestIncidentsAreRememberedForAMonth(t *testing.T) {
 	m.remember(incident.Event{Kind: incident.KindIncident, ID: "new", First: birth.Add(time.Second), Count: 2})
 	m.now = birth.Add(longestWindow)
 	m.tidy()
-	if len(m.incidents) != 2 || m.incidents[0].ID != "month" || m.incidents[1].Count != 2 || len(m.cleared) != 2 ||
-		m.knows("old") || !m.knows("new") {
-		t.Errorf("%+v, %v", m.incidents, m.cleared)
-	}
+	fixture.If(t, len(m.incidents) != 2 || m.incidents[0].ID != "month" || m.incidents[1].Count != 2 || len(m.cleared) != 2 ||
+		m.knows("old") || !m.knows("new"), "%+v, %v", m.incidents, m.cleared)
 	for i := len(m.incidents); i <= mostIncidents; i++ {
 		m.remember(incident.Event{Kind: incident.KindIncident, ID: gpuEntity("0").String() + time.Duration(i).String(),
 			What:  "often",
@@ -100,7 +98,6 @@ func TestAbsentCountersAreForgotten(t *testing.T) {
 		e.Eval(derived.NewSnapshot([]collectors.Sample{{Metric: workloads.QoSViolations, Labels: []string{"0", "GPU-0",
 			strconv.Itoa(i), "compute"}, Value: 7}}), nil, now)
 	}
-	if n := len(e.memory.counted[g].last); n > 130 {
-		t.Errorf("%d counters are remembered of 600 that were there for a minute each, in ten hours", n)
-	}
+	fixture.AtMost(t, len(e.memory.counted[g].last), 130,
+		"… counters are remembered of 600 that were there for a minute each, in ten hours")
 }

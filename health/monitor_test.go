@@ -156,11 +156,9 @@ func TestFaultIsReportedAtOnce(t *testing.T) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		a := m.told[0]
-		if a.Labels["cluster"] != "a" || a.Labels["node"] != "node7" || a.Labels["source"] != "gpusteward" ||
+		fixture.If(t, a.Labels["cluster"] != "a" || a.Labels["node"] != "node7" || a.Labels["source"] != "gpusteward" ||
 			a.Labels["gpu"] != "0" || a.Labels["uuid"] != "GPU-0" || a.Annotations["pid"] != "1234" ||
-			!strings.HasSuffix(a.Annotations["runbook_url"], "#gpulost") {
-			t.Errorf("%+v", a)
-		}
+			!strings.HasSuffix(a.Annotations["runbook_url"], "#gpulost"), "%+v", a)
 	})
 }
 
@@ -177,9 +175,8 @@ func TestLatchedFaultSurvivesARestartUntilAck(t *testing.T) {
 		m.logs(10, xid79) // the ring is read from its start again
 		m.pass(10 * time.Minute)
 		fixture.Equal(t, m.alerts(), "GPULost/emergency", "10 minutes after a restart")
-		if e := m.of(func(e incident.Event) bool { return e.Kind == incident.KindIncident }); len(e) != 0 {
-			t.Errorf("an old line of the ring is an incident again: %+v", e)
-		}
+		fixture.Equal(t, len(m.of(func(e incident.Event) bool { return e.Kind == incident.KindIncident })), 0,
+			"an old line of the ring is an incident again")
 		fixture.Must(t, m.Ack(t.Context(), "gpu_lost", incident.Entity{GPU: "0"}, "uid 0"))
 		m.pass(time.Second)
 		acks := m.of(func(e incident.Event) bool { return e.Kind == incident.KindAck })
@@ -241,9 +238,7 @@ func TestLogKeysAreUnique(t *testing.T) {
 		if enabled != nil {
 			want["slow"] = "WARN"
 		}
-		if !maps.Equal(levels, want) {
-			t.Errorf("enabled %v: the levels are %v, want %v", enabled, levels, want)
-		}
+		fixture.If(t, !maps.Equal(levels, want), "enabled %v: the levels are %v, want %v", enabled, levels, want)
 		for _, f := range w.engine.Findings() {
 			fixture.Equal(t, f.Shadow, f.Check == "slow" && enabled == nil, "enabled %v: %+v", enabled, f)
 		}
@@ -376,9 +371,7 @@ func TestNoReadingsAreUnknown(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{})
-		if v := m.Verdict(); v.Status != incident.OK {
-			t.Errorf("a GPU that is well: %+v", v)
-		}
+		fixture.Equal(t, m.Verdict().Status, incident.OK, "a GPU that is well")
 		m.is(on("0", collectors.Up, 0), on("0", collectors.WorkerStuck, 1, "late"))
 		if m.pass(2 * time.Second); m.Verdict().Status != incident.Unknown ||
 			m.Verdict().GPUs[0].Status != incident.Unknown {
@@ -450,9 +443,7 @@ func TestChangedStateIsSaved(t *testing.T) {
 				t.Errorf("%v after the last time it is written again", got.Sub(before))
 			}
 			m.pass(3 * beat)
-			if got := written(); got.Equal(before) {
-				t.Error("it is not written for a minute")
-			}
+			fixture.If(t, written().Equal(before), "it is not written for a minute")
 		}
 		m.pass(20 * time.Second)
 		m.logs(10, xid79)

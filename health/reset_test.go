@@ -149,9 +149,8 @@ func TestFaultsThatNeedAReset(t *testing.T) {
 			s.restart("same") // nothing comes back
 			s.passes(1)
 			fixture.Equal(t, s.alarmed(), false, "%s is not ended by %s: %s", what, name, s.failing())
-			if s.passes(1, s.hears(o)...); !s.alarmed() {
-				t.Errorf("%s comes again after %s, and nothing is wrong", what, name)
-			}
+			s.passes(1, s.hears(o)...)
+			fixture.If(t, !s.alarmed(), "%s comes again after %s, and nothing is wrong", what, name)
 		}
 	}
 	fixture.AtLeast(t, latched, 100, "faults were latched")

@@ -145,15 +145,12 @@ func TestSentences(t *testing.T) {
 	for _, c := range Checks() {
 		for i, l := range c.Levels {
 			detail, about := c.Detailed(l), fmt.Sprintf("%s, level %d", c.ID, i)
-			if detail == "" || c.Advised(l) == "" {
-				t.Errorf("%s: it has no sentence, or says nothing to do", about)
-			}
-			if bare.MatchString(detail) {
-				t.Errorf("%s: what is counted has no singular, or no unit for people: %q", about, detail)
-			}
-			if len(l.When.Signal.Labels()) > 0 && !strings.Contains(detail, "{entity}") {
-				t.Errorf("%s: it does not say of what: %q", about, detail)
-			}
+			fixture.If(t, detail == "" || c.Advised(l) == "",
+				"%s: it has no sentence, or says nothing to do", about)
+			fixture.If(t, bare.MatchString(detail),
+				"%s: what is counted has no singular, or no unit for people: %q", about, detail)
+			fixture.If(t, len(l.When.Signal.Labels()) > 0 && !strings.Contains(detail, "{entity}"),
+				"%s: it does not say of what: %q", about, detail)
 			entry, _ := l.When.sides()
 			for n, v := range []float64{1, 36000, 2e10, entry} {
 				all := []string{c.Advised(l)}
@@ -289,17 +286,14 @@ func TestReturningDataDoesNotEndAFault(t *testing.T) {
 	for _, lasting := range [][]collectors.Sample{nil, {on("0", collectors.Up, 1)}} { // then only a reading is lost
 		w.steps(3, lasting...)
 		changes := w.steps(1, append(lasting, hotAt(20))...)
-		if len(changes) != 1 || changes[0].To != incident.OK ||
-			changes[0].Message != "There is data again to judge hot by." {
-			t.Errorf("%v: %+v", lasting, changes)
-		}
+		fixture.If(t, len(changes) != 1 || changes[0].To != incident.OK ||
+			changes[0].Message != "There is data again to judge hot by.", "%v: %+v", lasting, changes)
 	}
 	w.steps(4, hotAt(-1))
 	changes := w.steps(3)
-	if n := len(changes); n != 1 || changes[0].To != incident.Unknown ||
-		!strings.HasPrefix(changes[0].Message, "There is no more data. At its worst, at ") {
-		t.Errorf("a fault without data: %+v", changes)
-	}
+	fixture.If(t, len(changes) != 1 || changes[0].To != incident.Unknown ||
+		!strings.HasPrefix(changes[0].Message, "There is no more data. At its worst, at "),
+		"a fault without data: %+v", changes)
 }
 
 // TestLostDataIsReportedOnce holds that a loss of data and its return are one line
@@ -340,9 +334,8 @@ func TestLostDataIsReportedOnce(t *testing.T) {
 		fixture.Equal(t, len(got), 4, "%s, twice: lines", name)
 		for i, e := range got {
 			want := []string{"There is no more data to judge ", "There is data again to judge "}[i%2] + c.what + " by."
-			if e.Message != want || e.Entity != c.on {
-				t.Errorf("%s: %q of %v; want %q of %v", name, e.Message, e.Entity, want, c.on)
-			}
+			fixture.If(t, e.Message != want || e.Entity != c.on,
+				"%s: %q of %v; want %q of %v", name, e.Message, e.Entity, want, c.on)
 		}
 	}
 }
@@ -424,9 +417,8 @@ func TestActionOfAFault(t *testing.T) {
 		for _, f := range w.engine.Findings() {
 			got[f.Check] = f.Message + " " + f.Action
 		}
-		if !maps.Equal(got, c.want) {
-			t.Errorf("a margin of %g, XIDs %v: %v, want %v", c.margin, c.xids, got, c.want)
-		}
+		fixture.If(t, !maps.Equal(got, c.want),
+			"a margin of %g, XIDs %v: %v, want %v", c.margin, c.xids, got, c.want)
 	}
 }
 

@@ -81,9 +81,8 @@ func TestLeavingALevel(t *testing.T) {
 		if got == incident.Unknown && !st.levels[0].active { // its current state is unknown
 			got = incident.OK
 		}
-		if got != x.want || st.left.Equal(now) != (x.want == incident.OK) {
-			t.Errorf("%s: %v, left at %v; want %v", name, st.state, st.left, x.want)
-		}
+		fixture.If(t, got != x.want || st.left.Equal(now) != (x.want == incident.OK),
+			"%s: %v, left at %v; want %v", name, st.state, st.left, x.want)
 	}
 }
 

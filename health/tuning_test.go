@@ -76,9 +76,8 @@ func TestSettingsInForce(t *testing.T) {
 		fixture.Equal(t, strings.Join(m.Verdict().Disabled, " "), "thermal_margin", "the disabled checks are")
 		fixture.Equal(t, m.alerts(), "", "the alerts")
 		over := m.of(func(e incident.Event) bool { return e.Check == "thermal_margin" && e.To == incident.OK })
-		if len(over) != 1 || !strings.HasSuffix(over[0].Message, " The check is disabled.") {
-			t.Errorf("the journal has %+v", over)
-		}
+		fixture.If(t, len(over) != 1 || !strings.HasSuffix(over[0].Message, " The check is disabled."),
+			"the journal has %+v", over)
 		m.Configure(Settings{})
 		m.pass(2 * time.Minute)
 		fixture.Contains(t, limits(), "thermal_margin warning", "enabled again")

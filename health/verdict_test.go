@@ -59,9 +59,8 @@ func TestVerdictOfAGPU(t *testing.T) {
 		m := &Monitor{engine: w.engine}
 		v := m.verdict(derived.NewSnapshot(samples), w.now)
 		c.want.GPU, c.want.UUID = "0", "GPU-0"
-		if len(v.GPUs) != 1 || v.GPUs[0] != c.want || v.Status != c.want.Status || v.Reason != c.node {
-			t.Errorf("%s: %+v, and the node %v, %q; want %+v, %q", name, v.GPUs, v.Status, v.Reason, c.want, c.node)
-		}
+		fixture.If(t, len(v.GPUs) != 1 || v.GPUs[0] != c.want || v.Status != c.want.Status || v.Reason != c.node,
+			"%s: %+v, and the node %v, %q; want %+v, %q", name, v.GPUs, v.Status, v.Reason, c.want, c.node)
 	}
 }
 
@@ -102,9 +101,8 @@ func TestVerdictOfANode(t *testing.T) {
 			Reason: "is late"}, {GPU: "1", Status: incident.Unknown}}}, incident.Unknown, "GPU 0 is late"},
 	} {
 		c.v.sum()
-		if c.v.Status != c.want || c.v.Reason != c.reason {
-			t.Errorf("%s: %v, %q; want %v, %q", name, c.v.Status, c.v.Reason, c.want, c.reason)
-		}
+		fixture.If(t, c.v.Status != c.want || c.v.Reason != c.reason,
+			"%s: %v, %q; want %v, %q", name, c.v.Status, c.v.Reason, c.want, c.reason)
 	}
 	for e, want := range map[incident.Entity]incident.State{gpu: incident.Unhealthy,
 		{GPU: "0", UUID: "GPU-0", Link: "3"}: incident.Unhealthy, {GPU: "0", UUID: "GPU-0", Workload: "pod:a"}: incident.OK,

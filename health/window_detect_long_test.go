@@ -11,6 +11,7 @@ import (
 	"gpusteward/collectors/faults"
 	"gpusteward/collectors/links"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // TestLongWindows has the engine judge hours and weeks of artificial samples. A
@@ -128,12 +129,10 @@ func TestLongWindows(t *testing.T) {
 			if worst != c.severity {
 				t.Fatalf("%s: %v after %v, want %v", c.check, worst, found, c.severity)
 			}
-			if worst != incident.None && (found < c.least || found > c.most) {
-				t.Errorf("found after %v, want from %v to %v", found, c.least, c.most)
-			}
-			if state := w.state(c.check); (state == incident.OK) != (c.over || worst == incident.None) {
-				t.Errorf("in the end it is %v", state)
-			}
+			fixture.If(t, worst != incident.None && (found < c.least || found > c.most),
+				"found after %v, want from %v to %v", found, c.least, c.most)
+			fixture.Equal(t, (w.state(c.check) == incident.OK), c.over || worst == incident.None,
+				"in the end it is")
 		})
 	}
 }

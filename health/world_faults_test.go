@@ -219,9 +219,8 @@ func (f *worldFault) find(t *testing.T) *found {
 		}
 	}
 	for _, c := range w.cries {
-		if !c.shadow && c.severity >= incident.Warning {
-			t.Errorf("%s: before the fault: %s of %s: %s", f.Fault, c.check, c.entity, c.text)
-		}
+		fixture.If(t, !c.shadow && c.severity >= incident.Warning,
+			"%s: before the fault: %s of %s: %s", f.Fault, c.check, c.entity, c.text)
 	}
 	w.cries, w.told = nil, map[string]cry{}
 	begin := s.clock
@@ -287,9 +286,7 @@ func findAll(t *testing.T, n int) []*found {
 				t.Parallel()
 				r := f.find(t)
 				t.Logf("found after %v of %v, %d alerts: %q", r.after, time.Duration(f.Within), r.alerts, r.names)
-				if f.Alerts > 0 && r.alerts > f.Alerts {
-					t.Errorf("%d alerts, want %d at most", r.alerts, f.Alerts)
-				}
+				fixture.If(t, f.Alerts > 0 && r.alerts > f.Alerts, "%d alerts, want %d at most", r.alerts, f.Alerts)
 				all[i] = r
 			})
 		}

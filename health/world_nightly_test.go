@@ -14,6 +14,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // TestDetection holds that each fault is found in time by its check, and by no other.
@@ -52,9 +53,7 @@ func TestWorldFaultsAreFound(t *testing.T) {
 	}
 	_ = w.Flush()
 	t.Log(table.String())
-	if right < foundToday {
-		t.Errorf("only %d faults were found, and there were %d", right, foundToday)
-	}
+	fixture.If(t, right < foundToday, "only %d faults were found, and there were %d", right, foundToday)
 	t.Logf("%d of %d faults were found under their name in time, %d of them by one alert, %d by one message; of %d "+
 		"something was said", right, len(all), once, one, said)
 }

@@ -56,9 +56,8 @@ func registers(files []*ast.File) (yes bool) {
 // TestEveryCollectorIsLinked checks that the agent links this package, and that
 // this package links each package that registers a collector.
 func TestEveryCollectorIsLinked(t *testing.T) {
-	if !imports(parse(t, "../../internal/agent"), "gpusteward/collectors/all") {
-		t.Error("internal/agent does not import collectors/all: its program has no collectors")
-	}
+	fixture.If(t, !imports(parse(t, "../../internal/agent"), "gpusteward/collectors/all"),
+		"internal/agent does not import collectors/all: its program has no collectors")
 	all, found := parse(t, "."), 0
 	dirs := fixture.Value(filepath.Glob("../*"))(t)
 	for _, dir := range dirs {

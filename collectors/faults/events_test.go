@@ -43,9 +43,8 @@ faults:
 		defer mu.Unlock()
 		var all []string
 		for _, e := range got {
-			if e.GPU.UUID == "" || e.GPU.PCI == "" || e.Time.Before(start) {
-				t.Errorf("%+v has no GPU or no time", e)
-			}
+			fixture.If(t, e.GPU.UUID == "" || e.GPU.PCI == "" || e.Time.Before(start),
+				"%+v has no GPU or no time", e)
 			all = append(all, fmt.Sprintf("%v gpu%d %s %d gi=%q", e.Time.Sub(start).Round(time.Second), e.GPU.Index,
 				e.Type, e.Code, e.GI))
 		}
@@ -60,9 +59,8 @@ faults:
 }
 
 func TestAllEventsExceptClocksAreWanted(t *testing.T) {
-	if wantedEvents&nvml.EventTypeClock != 0 || wantedEvents|nvml.EventTypeClock != ^uint64(0) {
-		t.Errorf("mask %#x", wantedEvents)
-	}
+	fixture.If(t, wantedEvents&nvml.EventTypeClock != 0 || wantedEvents|nvml.EventTypeClock != ^uint64(0),
+		"mask %#x", wantedEvents)
 	now := time.Now()
 	for _, c := range []struct {
 		raw  nvml.EventData
@@ -79,9 +77,8 @@ func TestAllEventsExceptClocksAreWanted(t *testing.T) {
 	for _, bit := range gpu.EventTypes {
 		named |= bit
 	}
-	if named != nvml.EventTypeAll {
-		t.Errorf("the named events are %#x, go-nvml knows %#x", named, nvml.EventTypeAll)
-	}
+	fixture.If(t, named != nvml.EventTypeAll,
+		"the named events are %#x, go-nvml knows %#x", named, nvml.EventTypeAll)
 }
 
 func TestXIDsAreCountedFromZero(t *testing.T) {

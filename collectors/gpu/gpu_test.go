@@ -114,10 +114,8 @@ func TestCallsAreCountedAndNamedWhileTheyRun(t *testing.T) {
 	fixture.Equal(t, g.caller.Busy() != nil, false, "still busy with %+v", g.caller.Busy())
 	counted := map[string]uint64{}
 	calls.Each(func(call string, ret nvml.Return, n uint64) { counted[call+" "+ReturnName(ret)] = n })
-	if counted["nvmlDeviceGetSerial not_supported"] != 2 || counted["nvmlInit success"] != 1 ||
-		counted["nvmlDeviceGetUUID success"] != 1 {
-		t.Errorf("counted %v", counted)
-	}
+	fixture.If(t, counted["nvmlDeviceGetSerial not_supported"] != 2 || counted["nvmlInit success"] != 1 ||
+		counted["nvmlDeviceGetUUID success"] != 1, "counted %v", counted)
 }
 
 // TestCallsThatMayNotOverlap has two GPUs' goroutines make calls of one family: the
@@ -188,18 +186,16 @@ func TestOpenErrorNamesTheRemedy(t *testing.T) {
 			return ret
 		}
 		_, err := Open(l, new(Calls), new(Caller))
-		if err == nil || !strings.Contains(err.Error(), want) || ReturnOf(err) != ret {
-			t.Errorf("%v: %v, want %q", ret, err, want)
-		}
+		fixture.If(t, err == nil || !strings.Contains(err.Error(), want) || ReturnOf(err) != ret,
+			"%v: %v, want %q", ret, err, want)
 	}
 }
 
 func TestReturns(t *testing.T) {
 	fixture.Equal(t, Err("x", nvml.SUCCESS) != nil, false, "SUCCESS is an error")
 	fixture.Equal(t, ReturnName(nvml.Return(12345)), "code_12345", "an unknown code has the name")
-	if ReturnOf(errors.New("other")) != nvml.ERROR_UNKNOWN || ReturnOf(nil) != nvml.SUCCESS {
-		t.Error("ReturnOf is wrong for other errors")
-	}
+	fixture.If(t, ReturnOf(errors.New("other")) != nvml.ERROR_UNKNOWN || ReturnOf(nil) != nvml.SUCCESS,
+		"ReturnOf is wrong for other errors")
 	for _, ret := range []nvml.Return{nvml.ERROR_UNKNOWN, nvml.ERROR_NO_PERMISSION, nvml.ERROR_TIMEOUT,
 		nvml.ERROR_GPU_IS_LOST} {
 		fixture.Equal(t, Unsupported(ret), false, "%v counts as a failure, not as an answer", ret)

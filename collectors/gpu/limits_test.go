@@ -186,9 +186,8 @@ func TestSimulatedHostHasNoLimits(t *testing.T) {
 		t.Errorf("%v, want %v", err, ErrNoMemoryLimits)
 	}
 	l.NV = &mock.Interface{InitFunc: func() nvml.Return { return nvml.ERROR_DRIVER_NOT_LOADED }}
-	if err := l.Limit("GPU-a", "/sys/fs/cgroup/a", 0, 1); ReturnOf(err) != nvml.ERROR_DRIVER_NOT_LOADED {
-		t.Errorf("%v without a driver", err)
-	}
+	fixture.Equal(t, ReturnOf(l.Limit("GPU-a", "/sys/fs/cgroup/a", 0, 1)), nvml.ERROR_DRIVER_NOT_LOADED,
+		"… without a driver")
 }
 
 // TestOnlyMemoryLimitsAreSet checks that only one of the calls found by name

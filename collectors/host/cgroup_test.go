@@ -187,9 +187,8 @@ func check(t *testing.T, w Workload) {
 	fixture.Equal(t, !strings.HasPrefix(w.Key, w.Kind+":") || w.Kind == "", false, "key %q of kind %q", w.Key, w.Kind)
 	for _, s := range []string{w.Key, w.Kind, w.Namespace, w.Pod, w.PodUID, w.Container, w.ContainerID, w.Image, w.Unit,
 		w.Slice, w.Job, w.Step, w.SLUID, w.User, w.Account, w.Partition} {
-		if len(s) > longest || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
-			t.Errorf("%q in %+v", s, w)
-		}
+		fixture.If(t, len(s) > longest || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl),
+			"%q in %+v", s, w)
 	}
 }
 
@@ -207,12 +206,9 @@ func FuzzCgroup(f *testing.F) {
 			t.Errorf("below user.slice there is a %s %q", w.Kind, w.Key)
 		}
 		inside := "0::/docker/" + id1 + "/" + strings.ReplaceAll(content, "\n", "/")
-		if w := ParseCgroup(inside, 5); w.Key != "container:"+id1 {
-			t.Errorf("in a container there is %q", w.Key)
-		}
-		if a != b && (key("unit", a) == key("unit", b) || field(a) == field(b)) {
-			t.Errorf("%q and %q have the same workload", a, b)
-		}
+		fixture.Equal(t, ParseCgroup(inside, 5).Key, "container:"+id1, "in a container there is")
+		fixture.If(t, a != b && (key("unit", a) == key("unit", b) || field(a) == field(b)),
+			"%q and %q have the same workload", a, b)
 	})
 }
 

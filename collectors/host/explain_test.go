@@ -133,7 +133,5 @@ func TestExplain(t *testing.T) {
 		})
 	}
 	fixture.Must(t, Explain(nil, both))
-	if err := Explain(unix.EACCES, both); err.Error() != unix.EACCES.Error() {
-		t.Errorf("an error without a path became %v", err)
-	}
+	fixture.Equal(t, Explain(unix.EACCES, both).Error(), unix.EACCES.Error(), "an error without a path became")
 }

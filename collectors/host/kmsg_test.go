@@ -154,9 +154,7 @@ func TestFollowDeliversAtOnce(t *testing.T) {
 	say("4,2,5000000,-;now\n4,3,5000500,-;and h")
 	say("alf a millisecond later\n4,4,1")
 	now, then := <-records, <-records
-	if now.Time.Before(began) || time.Since(now.Time) > 10*time.Second {
-		t.Errorf("%+v is not dated now", now)
-	}
+	fixture.If(t, now.Time.Before(began) || time.Since(now.Time) > 10*time.Second, "%+v is not dated now", now)
 	if d := then.Time.Sub(now.Time); d != 500*time.Microsecond || then.Text != "and half a millisecond later" {
 		t.Errorf("%+v came %v after", then, d)
 	}

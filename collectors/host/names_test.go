@@ -167,10 +167,9 @@ func TestKubeletLogs(t *testing.T) {
 		fixture.Must(t, os.Symlink("/nowhere", filepath.Join(dir, link)))
 	}
 	names, err := KubeletLogs(dir).Containers(context.Background())
-	if err != nil || len(names) != 1 ||
-		names[id1] != (ContainerName{Namespace: "ml", Pod: "train-0", Container: "main"}) {
-		t.Errorf("%+v, %v", names, err)
-	}
+	fixture.If(t, err != nil || len(names) != 1 ||
+		names[id1] != (ContainerName{Namespace: "ml", Pod: "train-0", Container: "main"}),
+		"%+v, %v", names, err)
 	fixture.Must(t, fixture.Error(KubeletLogs(filepath.Join(dir, "_")).Containers(context.Background())))
 	plain := filepath.Join(t.TempDir(), "file")
 	os.WriteFile(plain, nil, 0o600)

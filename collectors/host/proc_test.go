@@ -49,12 +49,10 @@ func TestProcFS(t *testing.T) {
 	f, err := h.Facts()
 	fixture.Contains(t, f.Began.String(), " m=",
 		"its start has no monotonic reading, so it moves when the clock is set")
-	if f.Began = f.Began.Round(0); err != nil || !f.Began.Equal(want.Began) {
-		t.Errorf("it began at %v, %v", f.Began, err)
-	}
-	if f.Began = want.Began; f != want {
-		t.Errorf("%+v", f)
-	}
+	f.Began = f.Began.Round(0)
+	fixture.If(t, err != nil || !f.Began.Equal(want.Began), "it began at %v, %v", f.Began, err)
+	f.Began = want.Began
+	fixture.If(t, f != want, "%+v", f)
 	if e, err := h.Environ("A", "B", "C", "D"); err != nil || len(e) != 3 || e["A"] != "1" || e["B"] != "x=y" {
 		t.Errorf("%q, %v", e, err)
 	}
@@ -117,9 +115,7 @@ func TestProcessVanishesDuringRead(t *testing.T) {
 		proc := fixture.Value(ProcFS(root))(t)
 		os.Remove(filepath.Join(root, "7", missing))
 		_, err := NewTable(Options{Proc: proc}).Lookup(7)
-		if err == nil || missing == "stat" && !errors.Is(err, ErrGone) {
-			t.Errorf("without %s: %v", missing, err)
-		}
+		fixture.If(t, err == nil || missing == "stat" && !errors.Is(err, ErrGone), "without %s: %v", missing, err)
 	}
 }
 
@@ -142,9 +138,8 @@ func TestRealProcess(t *testing.T) {
 	pid := command.Process.Pid
 	table := NewTable(Options{Proc: proc})
 	p, err := table.Lookup(pid)
-	if err != nil || p.UID != os.Getuid() || p.Start == 0 || p.Began.Sub(before).Abs() > 5*time.Second {
-		t.Errorf("%+v, %v", p, err)
-	}
+	fixture.If(t, err != nil || p.UID != os.Getuid() || p.Start == 0 || p.Began.Sub(before).Abs() > 5*time.Second,
+		"%+v, %v", p, err)
 	if e, err := environOf(proc, p, "SLURM_JOB_USER"); err != nil || e["SLURM_JOB_USER"] != "ada" {
 		t.Errorf("%v, %v", e, err)
 	}
@@ -191,11 +186,9 @@ func TestHidden(t *testing.T) {
 		t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
 		fixture.Must(t, Hidden(dir))
 		asNobody(t, func() { err = Hidden(dir) })
-		if (err == nil) != (want == "") ||
+		fixture.If(t, (err == nil) != (want == "") ||
 			err != nil && (!strings.Contains(err.Error(), dir+" is mounted with "+want) ||
-				!strings.Contains(err.Error(), "ProtectProc=default")) {
-			t.Errorf("%q: %v", options, err)
-		}
+				!strings.Contains(err.Error(), "ProtectProc=default")), "%q: %v", options, err)
 	}
 	fixture.Must(t, Hidden(t.TempDir()))
 }

@@ -57,9 +57,7 @@ func TestJobRecord(t *testing.T) {
 	}
 	all, err := records(dir)
 	fixture.Equal(t, err == nil || len(all) != 3 || all["7"].user != "ada", false, "%+v, %v", all, err)
-	if all, err := records(filepath.Join(dir, "none")); err != nil || len(all) != 0 {
-		t.Errorf("without Slurm: %v, %v", all, err)
-	}
+	fixture.Equal(t, len(fixture.Value(records(filepath.Join(dir, "none")))(t)), 0, "without Slurm")
 }
 
 func TestRecordsAreBounded(t *testing.T) {
@@ -68,9 +66,7 @@ func TestRecordsAreBounded(t *testing.T) {
 	for job := range mostJobs + 10 {
 		writeRecord(t, dir, fmt.Sprint(job+1), fmt.Sprintf("JOB=%d\n", job+1))
 	}
-	if all, err := records(dir); err != nil || len(all) != mostJobs {
-		t.Errorf("%d records, %v", len(all), err)
-	}
+	fixture.Equal(t, len(fixture.Value(records(dir))(t)), mostJobs, "… records")
 }
 
 // TestSlurmJobIsRecorded checks that the record of a job counts, and that its

@@ -138,18 +138,15 @@ func FuzzRegion(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(r.Devices) > 16 || len(r.Processes) > 1024 {
-			t.Errorf("%d devices, %d processes", len(r.Devices), len(r.Processes))
-		}
+		fixture.If(t, len(r.Devices) > 16 || len(r.Processes) > 1024,
+			"%d devices, %d processes", len(r.Devices), len(r.Processes))
 		for _, d := range r.Devices {
-			if len(d.UUID) > longest || !utf8.ValidString(d.UUID) || strings.Contains(d.UUID, "\x00") {
-				t.Errorf("%q", d.UUID)
-			}
+			fixture.If(t, len(d.UUID) > longest || !utf8.ValidString(d.UUID) || strings.Contains(d.UUID, "\x00"),
+				"%q", d.UUID)
 		}
 		for pid, p := range r.Processes {
-			if pid <= 0 || p.PID <= 0 || len(p.Memory) != len(r.Devices) || len(p.SM) != len(r.Devices) {
-				t.Errorf("%d: %+v", pid, p)
-			}
+			fixture.If(t, pid <= 0 || p.PID <= 0 || len(p.Memory) != len(r.Devices) || len(p.SM) != len(r.Devices),
+				"%d: %+v", pid, p)
 		}
 	})
 }

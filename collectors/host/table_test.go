@@ -49,21 +49,16 @@ func TestLookup(t *testing.T) {
 	proc.set(2, other)
 	table := NewTable(Options{Proc: proc, Root: root})
 	p, err := table.Lookup(1)
-	if err != nil || p.PID != 1 || p.Start != 5 || p.UID != 1000 || p.User != "ada" || p.Comm != "python3" ||
-		p.Workload.Key != "unit:a.service" || p.Workload.UID != 1000 {
-		t.Errorf("%+v, %v", p, err)
-	}
+	fixture.If(t, err != nil || p.PID != 1 || p.Start != 5 || p.UID != 1000 || p.User != "ada" || p.Comm != "python3" ||
+		p.Workload.Key != "unit:a.service" || p.Workload.UID != 1000, "%+v, %v", p, err)
 	second, _ := table.Lookup(2)
-	if second.User != "7" || second.Workload != p.Workload {
-		t.Errorf("%+v has another workload than %+v", second, p)
-	}
+	fixture.If(t, second.User != "7" || second.Workload != p.Workload,
+		"%+v has another workload than %+v", second, p)
 	if of, other := p.Owner(), second.Owner(); of != "user:1000" || other != "user:7" {
 		t.Errorf("owners are %s and %s", of, other)
 	}
 	fixture.Equal(t, errors.Is(fixture.Error(table.Lookup(3)), ErrGone), true, "that it is gone")
-	if n := count(table); len(n) != 0 {
-		t.Errorf("failures %v", n)
-	}
+	fixture.Equal(t, len(count(table)), 0, "failures")
 }
 
 func TestReusedPIDIsAnotherProcess(t *testing.T) {
@@ -288,9 +283,8 @@ func TestNoWaitForANameUnknownToAllSources(t *testing.T) {
 		synctest.Wait()
 		fixture.Equal(t, keyOf(t, table, 1), "container:"+id1, "key of")
 		p, _ := table.Lookup(2)
-		if p.Workload.Key != "container:1000/"+id2 || p.Workload.Container == "admin" {
-			t.Errorf("a user's container is %+v", p.Workload)
-		}
+		fixture.If(t, p.Workload.Key != "container:1000/"+id2 || p.Workload.Container == "admin",
+			"a user's container is %+v", p.Workload)
 	})
 }
 

@@ -69,9 +69,7 @@ func TestNVLink5AnswersToItsOwnFields(t *testing.T) {
 	read(g, &collectors.Readings{Config: &collectors.Config{}}) // finds that the older field has no answer
 	out := &collectors.Readings{Config: &collectors.Config{}}
 	read(g, out)
-	if len(out.Samples) != 1 || out.Samples[0].Value != 14 {
-		t.Errorf("samples %v, want 14 bytes out", out.Samples)
-	}
+	fixture.If(t, len(out.Samples) != 1 || out.Samples[0].Value != 14, "samples %v, want 14 bytes out", out.Samples)
 }
 
 func TestErrorCountersTakeTurns(t *testing.T) {
@@ -191,9 +189,8 @@ func TestIBPortsInUse(t *testing.T) {
 	files := fstest.MapFS{}
 	p := hosttest.ReadKernel("ib_ports", files)
 	p.Pass()
-	if len(p.Now) != 0 || len(p.Out.Unsupported) != 1 {
-		t.Errorf("without adapters: %v, unsupported %v", p.Now, p.Out.Unsupported)
-	}
+	fixture.If(t, len(p.Now) != 0 || len(p.Out.Unsupported) != 1,
+		"without adapters: %v, unsupported %v", p.Now, p.Out.Unsupported)
 	ibPort(files, "mlx5_0/1", "4: ACTIVE\n", "1")
 	ibPort(files, "mlx5_1/1", "1: DOWN\n", "0") // was never up
 	ibPort(files, "mlx5_2/1", "1: DOWN\n", "3") // was up before the agent

@@ -59,9 +59,8 @@ func TestAllocatedGPUs(t *testing.T) {
 		hosttest.Want(t, h, 1, AllocationInfo, "3", "pod:n/sliced/c", "kubelet")
 		hosttest.Want(t, h, 1, AllocationInfo, "3", "pod:n/gke/c", "kubelet")
 		for i, n := range []int{1, 1, 1, 2, 0} {
-			if got := hosttest.Of(h, AllocationInfo, strconv.Itoa(i), "workload"); len(got) != n {
-				t.Errorf("gpu %d is allocated to %v", i, got)
-			}
+			fixture.Equal(t, len(hosttest.Of(h, AllocationInfo, strconv.Itoa(i), "workload")), n,
+				"gpu %d is allocated to", i)
 		}
 		idle := func(index, workload string) float64 {
 			v, ok := hosttest.Get(t, h, AllocatedIdle, index, workload)

@@ -134,9 +134,8 @@ func TestKeptWorkloadsAreBounded(t *testing.T) {
 			turn(100)
 			most = max(most, kept(s))
 		}
-		if most > maxKept+100 || most < maxKept/2 {
-			t.Errorf("the counters of %d workloads are kept, want about %d", most, maxKept)
-		}
+		fixture.If(t, most > maxKept+100 || most < maxKept/2,
+			"the counters of %d workloads are kept, want about %d", most, maxKept)
 		for range 70 {
 			turn(0)
 		}
@@ -171,11 +170,10 @@ func TestCrowdIsBounded(t *testing.T) {
 			t.Errorf("left out were %v, want processes only", got)
 		}
 		info := hosttest.Told(h, ProcessInfo, "pid", "200007")
-		if fmt.Sprint(info) != fmt.Sprint(map[string]string{"ci": "", "comm": "python3", "gi": "", "gpu": "0",
+		fixture.If(t, fmt.Sprint(info) != fmt.Sprint(map[string]string{"ci": "", "comm": "python3", "gi": "", "gpu": "0",
 			"pid": "200007", "type": "compute",
-			"user": "root", "uuid": info["uuid"], "workload": "pod:crowd/worker-7/worker"}) {
-			t.Errorf("a process is %v", info)
-		}
+			"user": "root", "uuid": info["uuid"], "workload": "pod:crowd/worker-7/worker"}),
+			"a process is %v", info)
 		oldest := time.Now()
 		for pid := 200_007; pid < 200_512; pid += 64 {
 			if p, _ := h.NVML.(*sim.Host).Process(pid); p.Began.Before(oldest) {
@@ -235,9 +233,7 @@ func TestInstancesOfMIG(t *testing.T) {
 		for range 30 {
 			hosttest.Advance(time.Second)
 			for _, m := range []*collectors.Metric{WorkloadSM, WorkloadUse, WorkloadEnergy, ProcessUse} {
-				if got := hosttest.Of(h, m, "0", "uuid"); len(got) != 0 {
-					t.Fatalf("%v under MIG: %v", m, got)
-				}
+				fixture.Need(t, len(hosttest.Of(h, m, "0", "uuid")), 0, "%v under MIG", m)
 			}
 			hosttest.Want(t, h, 1, collectors.Unsupported, "0", WorkloadSM.Name)
 			hosttest.Want(t, h, 1, collectors.CollectSuccess, "", "processes")
@@ -247,9 +243,8 @@ func TestInstancesOfMIG(t *testing.T) {
 		seen := map[string]bool{}
 		for _, p := range infos {
 			process := hosttest.Told(h, ProcessInfo, "pid", strconv.Itoa(int(p.Pid)))
-			if process["gi"] != strconv.Itoa(int(p.GpuInstanceId)) || process["ci"] != "0" {
-				t.Errorf("process %d is %v", p.Pid, process)
-			}
+			fixture.If(t, process["gi"] != strconv.Itoa(int(p.GpuInstanceId)) || process["ci"] != "0",
+				"process %d is %v", p.Pid, process)
 			seen[process["gi"]] = true
 			hosttest.Want(t, h, float64(p.UsedGpuMemory), WorkloadMemory, "0", process["workload"], process["gi"])
 			hosttest.Want(t, h, float64(p.UsedGpuMemory), ProcessMemory, "0", process["pid"])

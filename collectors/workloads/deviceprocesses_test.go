@@ -57,17 +57,15 @@ func TestDeviceProcessesAreThoseOfTheGPUs(t *testing.T) {
 				t.Errorf("process %d: %+v; want %+v", pid, x, c)
 				continue
 			}
-			if x.Process.Workload == nil || x.Process.Workload.Key != c.workload || x.Process.Start == 0 {
-				t.Errorf("process %d is %+v of %v, want of %s", pid, x.Process, x.Process.Workload, c.workload)
-			}
+			fixture.If(t, x.Process.Workload == nil || x.Process.Workload.Key != c.workload || x.Process.Start == 0,
+				"process %d is %+v of %v, want of %s", pid, x.Process, x.Process.Workload, c.workload)
 			if age := time.Since(x.At); age < 0 || age > time.Second {
 				t.Errorf("the driver was asked about process %d %v ago", pid, age)
 			}
 		}
 		x, _ := held(t, all, 2101)
-		if x.SM <= 0 || x.Busy <= 0 || time.Since(x.Sampled.Round(0)) > useEvery+useLag {
-			t.Errorf("the trainer had the GPU for %v s and its memory for %v s, until %v", x.SM, x.Busy, x.Sampled)
-		}
+		fixture.If(t, x.SM <= 0 || x.Busy <= 0 || time.Since(x.Sampled.Round(0)) > useEvery+useLag,
+			"the trainer had the GPU for %v s and its memory for %v s, until %v", x.SM, x.Busy, x.Sampled)
 		if v, _ := hosttest.Get(t, h, WorkloadSM, "0", "container:trainer"); math.Abs(v-x.SM) > 1e-6 {
 			t.Errorf("the trainer had the GPU for %v s, and its workload, which has no other process, for %v s", x.SM,
 				v)
@@ -122,12 +120,10 @@ func TestUsageIsCountedWhileTheProcessExists(t *testing.T) {
 		s.is(2, "b.service")
 		s.passes(30)
 		one, two := s.deviceProcess(t, 1), s.deviceProcess(t, 2)
-		if want := .4 * 30; math.Abs(one.SM-want) > .4*useEvery.Seconds()+.5 || two.SM != 0 {
-			t.Errorf("at 40 %% for 30 s the busy one had %v s, and the idle one %v s", one.SM, two.SM)
-		}
-		if two.Sampled.IsZero() || !two.Sampled.Equal(one.Sampled) {
-			t.Errorf("counted until %v and %v: an idle process counts too", one.Sampled, two.Sampled)
-		}
+		fixture.If(t, math.Abs(one.SM-(.4*30)) > .4*useEvery.Seconds()+.5 || two.SM != 0,
+			"at 40 %% for 30 s the busy one had %v s, and the idle one %v s", one.SM, two.SM)
+		fixture.If(t, two.Sampled.IsZero() || !two.Sampled.Equal(one.Sampled),
+			"counted until %v and %v: an idle process counts too", one.Sampled, two.Sampled)
 		// Between the driver's answers nothing changes, and counting continues
 		// after a failure.
 		b.use = func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) { return nil, nvml.ERROR_UNKNOWN }

@@ -11,6 +11,7 @@ import (
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/host"
 	"gpusteward/collectors/hosttest"
+	"gpusteward/internal/fixture"
 )
 
 // TestHolders has GPUs with a job and strangers to any scheduler, with two
@@ -49,9 +50,7 @@ func TestHolders(t *testing.T) {
 					got[strings.TrimSuffix(s.Labels[0]+"/"+s.Labels[2], "/")] = strings.Join(s.Labels[3:], " ")
 				}
 			}
-			if !maps.Equal(got, want) {
-				t.Errorf("%s the holders are\n%q, want\n%q", when, got, want)
-			}
+			fixture.If(t, !maps.Equal(got, want), "%s the holders are\n%q, want\n%q", when, got, want)
 		}
 		hosttest.Advance(15 * time.Second)
 		processes := map[string]string{"0": "   812", "1": "chat llama  ", "2": "chat   ", "5": "serving   ",

@@ -75,9 +75,7 @@ func TestWorkloadsHaveTheMemoryOfTheirProcesses(t *testing.T) {
 		hosttest.Want(t, h, 2, WorkloadProcesses, "0", "unit:b.service", "compute")
 		hosttest.WantNone(t, h, WorkloadMemory, "0", "unit:b.service", "") // because part of it is unknown
 		fixture.Equal(t, total(hosttest.Of(h, WorkloadProcesses, "0", "workload")), 6, "the workloads have … processes")
-		if series := hosttest.Of(h, WorkloadProcesses, "1", "workload"); len(series) != 0 {
-			t.Errorf("an idle GPU has workloads: %v", series)
-		}
+		fixture.Equal(t, len(hosttest.Of(h, WorkloadProcesses, "1", "workload")), 0, "an idle GPU has workloads")
 	})
 }
 
@@ -222,9 +220,8 @@ func TestTimeOnTheGPUBelongsToTheWorkload(t *testing.T) {
 							inUse && got == 0 || i == 2 && got != 0 {
 							t.Errorf("%s used %s for %.2f s, want %.2f", name, engineNames[e], got, want)
 						}
-						if e == sm && c.load != "inference" && math.Abs(got-want) > .02*want {
-							t.Errorf("%s had the SMs for %.2f s, want %.2f", name, got, want)
-						}
+						fixture.If(t, e == sm && c.load != "inference" && math.Abs(got-want) > .02*want,
+							"%s had the SMs for %.2f s, want %.2f", name, got, want)
 					}
 				}
 				now, _ := d.GetTotalEnergyConsumption()
@@ -359,9 +356,8 @@ func TestWorkloadIsShownOnceNamed(t *testing.T) {
 				hosttest.Advance(100 * time.Millisecond)
 				for name := range hosttest.Of(h, WorkloadProcesses, "0", "workload") {
 					shown[name] = true
-					if after > 0 && i < 14 && strings.HasPrefix(name, "pod:") {
-						t.Errorf("%s is shown before its name is known", name)
-					}
+					fixture.If(t, after > 0 && i < 14 && strings.HasPrefix(name, "pod:"),
+						"%s is shown before its name is known", name)
 				}
 			}
 			own := 0

@@ -41,16 +41,14 @@ func TestStaysRecordWhenAProcessWasOnAGPU(t *testing.T) {
 		got += fmt.Sprintf("%d %s %s..%s; ", s.Process.PID, s.Process.Comm, at(s.After), at(s.Until))
 	}
 	fixture.Equal(t, got, "5 c1 -..2; 6 c2 0..3; 7  0..-; 5 c3 1..-; ", "it is")
-	if all = u.stay(start.Add(keepStays+3*time.Second), nil); len(all) != 3 || all[0].Process.PID != 6 {
-		t.Errorf("later: %+v", all)
-	}
+	all = u.stay(start.Add(keepStays+3*time.Second), nil)
+	fixture.If(t, len(all) != 3 || all[0].Process.PID != 6, "later: %+v", all)
 	var crowd []*holder
 	for pid := range uint32(mostStays) {
 		crowd = append(crowd, process(100+pid, uint64(pid)))
 	}
-	if all = u.stay(start.Add(keepStays+4*time.Second), crowd); len(all) != mostStays {
-		t.Errorf("%d stays of %d processes", len(all), len(crowd))
-	}
+	all = u.stay(start.Add(keepStays+4*time.Second), crowd)
+	fixture.Equal(t, len(all), mostStays, "… stays of %d processes", len(crowd))
 }
 
 // TestStaysOfAHost checks that the stays of a GPU are those of its processes,

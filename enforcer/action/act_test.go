@@ -101,9 +101,8 @@ func (a answer) tells(t *testing.T, result, text string) {
 
 func wantOutcome(t *testing.T, got []Outcome, result, detail string) {
 	t.Helper()
-	if len(got) != 1 || got[0].Result != result || !strings.Contains(got[0].Detail, detail) {
-		t.Errorf("got %+v, want %s: %s", got, result, detail)
-	}
+	fixture.If(t, len(got) != 1 || got[0].Result != result || !strings.Contains(got[0].Detail, detail),
+		"got %+v, want %s: %s", got, result, detail)
 }
 
 func TestSignalReachesItsProcess(t *testing.T) {
@@ -201,9 +200,8 @@ func TestSparedAreRefused(t *testing.T) {
 		})
 	}
 	grandparent := fixture.Value(a.status(os.Getppid()))(t)
-	if why := a.spared()[grandparent.Parent]; grandparent.Parent > 0 && why == "" {
-		t.Errorf("the parent of our parent, %d, is not spared", grandparent.Parent)
-	}
+	fixture.If(t, grandparent.Parent > 0 && a.spared()[grandparent.Parent] == "",
+		"the parent of our parent, %d, is not spared", grandparent.Parent)
 }
 
 // fakeProc returns an Actor on a procfs with the given stat line of a process.
@@ -336,9 +334,8 @@ func TestPauseByBroker(t *testing.T) {
 					return test.broken
 				}}
 			result, detail := a.Pause(c, test.ways)
-			if result != test.result || held != test.held {
-				t.Errorf("%s, held %v, want %s, %v: %s", result, held, test.result, test.held, detail)
-			}
+			fixture.If(t, result != test.result || held != test.held,
+				"%s, held %v, want %s, %v: %s", result, held, test.result, test.held, detail)
 			fixture.Eventually(t, "they do what they should",
 				func() bool { return state(a, who[0].PID) == test.first && state(a, who[1].PID) == test.another })
 			c.Hold = func(on bool) error { held = on; return nil }

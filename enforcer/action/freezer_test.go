@@ -146,10 +146,9 @@ func TestGivenUp(t *testing.T) {
 		return err == nil && s.State == 'D'
 	})
 	e := a.Continue(began.Add(15 * time.Second))
-	if len(e) != 1 || e[0].Result != escalation.Failed ||
-		!strings.Contains(e[0].Detail, "in uninterruptible sleep (state D) 5s after SIGKILL: given up") {
-		t.Errorf("%+v", e)
-	}
+	fixture.If(t, len(e) != 1 || e[0].Result != escalation.Failed ||
+		!strings.Contains(e[0].Detail, "in uninterruptible sleep (state D) 5s after SIGKILL: given up"),
+		"%+v", e)
 	fixture.AtMost(t, time.Since(began), time.Second, "the enforcer waited for")
 }
 
@@ -212,10 +211,8 @@ func TestStrangerComesInBetween(t *testing.T) {
 		stopped := func() {
 			t.Helper()
 			result, detail := a.Pause(c, []string{byFreezer, bySignal})
-			if result != escalation.Done || !strings.Contains(detail, fmt.Sprintf("process %d is in it", who[1].PID)) ||
-				!strings.Contains(detail, "; signal: 1 done") {
-				t.Errorf("%s, %s", result, detail)
-			}
+			fixture.If(t, result != escalation.Done || !strings.Contains(detail, fmt.Sprintf("process %d is in it", who[1].PID)) ||
+				!strings.Contains(detail, "; signal: 1 done"), "%s, %s", result, detail)
 			if asked, err := g.asked(); asked || err != nil || len(a.Paused()) != 1 || len(a.Paused()[0].Frozen) != 0 {
 				t.Errorf("frozen %v, %v, %+v", asked, err, a.Paused())
 			}
@@ -305,12 +302,9 @@ func TestFakeGroups(t *testing.T) {
 				fixture.Rewrite(t, filepath.Join(a.CgroupFS, name), strings.ReplaceAll(text, "%d", strconv.Itoa(who)))
 			}
 			result, detail := a.Pause(processGroup(Target{PID: who, Start: 42}), []string{byFreezer})
-			if result != test.result || !strings.Contains(detail, test.detail) {
-				t.Errorf("%s, %s; want %s, %s", result, detail, test.result, test.detail)
-			}
-			if n := len(a.Paused()); n != 0 != (result == escalation.Done) {
-				t.Errorf("%d in mind", n)
-			}
+			fixture.If(t, result != test.result || !strings.Contains(detail, test.detail),
+				"%s, %s; want %s, %s", result, detail, test.result, test.detail)
+			fixture.Equal(t, len(a.Paused()) != 0, result == escalation.Done, "… in mind")
 		})
 	}
 }

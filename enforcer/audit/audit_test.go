@@ -181,10 +181,8 @@ func (f Audited) found() string {
 func (f Audited) accuses(t *testing.T, name, want string, a *guest) int {
 	t.Helper()
 	for _, v := range f.Violations {
-		if what := fmt.Sprintf("%s/%s/%s/%s", v.Tenant, v.Workload, v.GPU, v.Objective); what != want ||
-			!slices.Contains(v.PIDs, a.Process.PID) {
-			t.Errorf("%s: found %+v", name, v)
-		}
+		fixture.If(t, fmt.Sprintf("%s/%s/%s/%s", v.Tenant, v.Workload, v.GPU, v.Objective) != want ||
+			!slices.Contains(v.PIDs, a.Process.PID), "%s: found %+v", name, v)
 	}
 	return len(f.Violations)
 }
@@ -464,9 +462,8 @@ func TestShortLivesAreJudgedTogether(t *testing.T) {
 			}
 			got := w.step()
 			found += got.accuses(t, c.name, c.want, a)
-			if c.want != "" && i >= 30 && got.Known[Subject{"a", "pod:x"}] {
-				t.Errorf("%s: after %d s it is clean", c.name, i)
-			}
+			fixture.If(t, c.want != "" && i >= 30 && got.Known[Subject{"a", "pod:x"}],
+				"%s: after %d s it is clean", c.name, i)
 			if a != nil {
 				w.end(a)
 			}
@@ -779,9 +776,8 @@ func TestASessionThatSaysNothingOfTheGPU(t *testing.T) {
 		}
 		fixture.Equal(t, w.run(30), want, "governed %v: found", governed)
 		fixture.Equal(t, w.step().Known[Subject{"a", "pod:x"}], !governed, "governed %v: known", governed)
-		if a.Memory = 0; governed && w.run(30) != want {
-			t.Error("GPU time that nobody is charged for is not found")
-		}
+		a.Memory = 0
+		fixture.If(t, governed && w.run(30) != want, "GPU time that nobody is charged for is not found")
 	}
 }
 
@@ -816,13 +812,10 @@ func TestAuditReportsQuotas(t *testing.T) {
 	rows := w.step().Quotas
 	fixture.Need(t, len(rows), 4, "rows")
 	r := rows[0]
-	if r.Tenant != "a" || r.GPU != gpuA || r.Guarantee != .3 || r.Reserved != gib ||
-		r.LaunchWait != quota.Wait(time.Millisecond) || r.Bandwidth != 1 {
-		t.Errorf("%+v", r)
-	}
-	if r.Charge == nil || !near(*r.Charge, .1) || r.Bus == nil || !near(*r.Bus, .25) {
-		t.Errorf("charge %v, bus %v", r.Charge, r.Bus)
-	}
+	fixture.If(t, r.Tenant != "a" || r.GPU != gpuA || r.Guarantee != .3 || r.Reserved != gib ||
+		r.LaunchWait != quota.Wait(time.Millisecond) || r.Bandwidth != 1, "%+v", r)
+	fixture.If(t, r.Charge == nil || !near(*r.Charge, .1) || r.Bus == nil || !near(*r.Bus, .25),
+		"charge %v, bus %v", r.Charge, r.Bus)
 	for _, r := range rows[1:] {
 		if r.Charge != nil || r.Bus != nil {
 			t.Errorf("%s is not on %s and has a drift", r.Tenant, r.GPU)
@@ -858,9 +851,8 @@ func TestAuditForgets(t *testing.T) {
 	w.process("", "unit:other", gpuA).session = false
 	w.run(3)
 	w.end(job)
-	if w.step(); len(w.audit.gpus[gpuA].tenants) != 1 {
-		t.Error("the audit does not know the tenant")
-	}
+	w.step()
+	fixture.Equal(t, len(w.audit.gpus[gpuA].tenants), 1, "the audit does not know the tenant")
 	delete(w.quotas, "a")
 	w.tenants = map[string]*wire.TenantStats{}
 	w.run(2)
@@ -880,9 +872,8 @@ func TestAuditForgets(t *testing.T) {
 	}
 	w.run(3)
 	fixture.AtMost(t, len(w.audit.gpus[gpuA].tenant("a").works), 2*maxWorkloads, "workloads are remembered")
-	if n := len(w.audit.gpus[gpuA].processes); n > 2*len(w.processes) {
-		t.Errorf("%d processes are remembered, of %d", n, len(w.processes))
-	}
+	fixture.AtMost(t, len(w.audit.gpus[gpuA].processes), 2*len(w.processes),
+		"… processes are remembered, of %d", len(w.processes))
 }
 
 func TestEvidenceIsBounded(t *testing.T) {

@@ -175,18 +175,15 @@ func TestQoSForgets(t *testing.T) {
 	s := newService(policy.Quota{Guarantee: .3})
 	s.run(11, starve)
 	b := Books{Now: s.now.Add(auditForget - time.Minute), Names: []string{s.row.Tenant}}
-	if s.qos.Look(b, nil); len(s.qos.tenants) != 1 {
-		t.Error("forgotten too early")
-	}
+	s.qos.Look(b, nil)
+	fixture.Equal(t, len(s.qos.tenants), 1, "forgotten too early")
 	if s.qos.Look(b, s.rows); len(s.qos.tenants) != 1 || s.counts() != "1/1 0/0 0/0" {
 		t.Errorf("a tenant in the policy is forgotten: %s", s.counts())
 	}
 	b.Now = b.Now.Add(auditForget + time.Second)
-	if s.qos.Look(b, nil); len(s.qos.tenants) != 0 {
-		t.Error("a tenant that left is not forgotten")
-	}
+	s.qos.Look(b, nil)
+	fixture.Equal(t, len(s.qos.tenants), 0, "a tenant that left is not forgotten")
 	s.run(11, starve)
-	if s.qos.Look(Books{Now: s.now.Add(time.Second)}, nil); len(s.qos.tenants) != 0 {
-		t.Error("a tenant that is no longer in the policy is not forgotten")
-	}
+	s.qos.Look(Books{Now: s.now.Add(time.Second)}, nil)
+	fixture.Equal(t, len(s.qos.tenants), 0, "a tenant that is no longer in the policy is not forgotten")
 }

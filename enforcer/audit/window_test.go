@@ -24,9 +24,8 @@ func TestChargesBetweenLooks(t *testing.T) {
 		{4.5, 1.6, 2.1}, // no reading yet
 	} {
 		got, _, ok := l.at(at(c.at))
-		if !ok || !near(got.least, c.least) || !near(got.most, c.most) {
-			t.Errorf("at %v s: %v to %v, want %v to %v", c.at, got.least, got.most, c.least, c.most)
-		}
+		fixture.If(t, !ok || !near(got.least, c.least) || !near(got.most, c.most),
+			"at %v s: %v to %v, want %v to %v", c.at, got.least, got.most, c.least, c.most)
 	}
 	if _, _, ok := l.at(at(-1)); ok {
 		t.Error("known before the first look")
@@ -42,10 +41,9 @@ func TestWindowsHaveNoHoles(t *testing.T) {
 	}{{0, -1}, {5, -1}, {9, -1}, {10, 0}, {15, 5}, {20, 10}, {50, 20}, {81, -1}, {92, 81}} {
 		r = r.add(0, reading{at: start.Add(time.Duration(c.at) * time.Second)})
 		from, to, ok := r.window(0)
-		if ok != (c.from >= 0) || ok && (from.at.Sub(start) != time.Duration(c.from)*time.Second ||
-			to.at.Sub(start) != time.Duration(c.at)*time.Second) {
-			t.Errorf("at %d s: a window from %v, %v; want %d s", c.at, from.at, ok, c.from)
-		}
+		fixture.If(t, ok != (c.from >= 0) || ok && (from.at.Sub(start) != time.Duration(c.from)*time.Second ||
+			to.at.Sub(start) != time.Duration(c.at)*time.Second),
+			"at %d s: a window from %v, %v; want %d s", c.at, from.at, ok, c.from)
 	}
 }
 
@@ -84,11 +82,9 @@ func TestExcessInEachReading(t *testing.T) {
 // added up: the time would appear in the next window.
 func TestNoReadingInTheDark(t *testing.T) {
 	g := auditedGPU{dark: true, sampled: time.Unix(1e9, 0)}
-	if g.sample(&Books{}); !g.read.IsZero() {
-		t.Errorf("a reading was taken at %v", g.read)
-	}
+	g.sample(&Books{})
+	fixture.If(t, !g.read.IsZero(), "a reading was taken at %v", g.read)
 	g.dark = false
-	if g.sample(&Books{}); !g.read.Equal(g.sampled) {
-		t.Errorf("the reading was taken at %v, want %v", g.read, g.sampled)
-	}
+	g.sample(&Books{})
+	fixture.If(t, !g.read.Equal(g.sampled), "the reading was taken at %v, want %v", g.read, g.sampled)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gpusteward/collectors/host"
+	"gpusteward/internal/fixture"
 )
 
 var _, _ Backend = (*MPS)(nil), (*KernelMemory)(nil)
@@ -82,8 +83,6 @@ func TestAnOldSightIsNotBelieved(t *testing.T) {
 		{"fresh", &report{at: time.Now(), holds: holds}, 1},
 		{"old", &report{at: time.Now().Add(-reportLasts - time.Second), holds: holds}, 0},
 	} {
-		if got := c.s.fresh().holds; len(got) != c.want {
-			t.Errorf("%s: %v, want %d", c.name, got, c.want)
-		}
+		fixture.Equal(t, len(c.s.fresh().holds), c.want, "%s", c.name)
 	}
 }

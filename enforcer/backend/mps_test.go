@@ -227,9 +227,7 @@ func TestMPSServersAreListed(t *testing.T) {
 	saw, err := d.look(t.Context(), mpsWants([]Demand{demand("a", "GPU-a", .3, 0)}))
 	want := []wire.MPSStats{{PID: 500, UID: 1000, Tenant: "a", Threads: .3, Clients: 1},
 		{PID: 501, UID: 1002, Threads: 1, Clients: 2}}
-	if err != nil || !slices.Equal(saw.servers, want) {
-		t.Errorf("%v, %v; want %v", saw.servers, err, want)
-	}
+	fixture.If(t, err != nil || !slices.Equal(saw.servers, want), "%v, %v; want %v", saw.servers, err, want)
 }
 
 func TestAnMPSServerThatDiesWhileItIsSet(t *testing.T) {

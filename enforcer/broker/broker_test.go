@@ -25,9 +25,8 @@ import (
 func TestSession(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{FailClosed: true, Policy: book{func(f Facts, wished string) (string, error) {
-		if f.PID != os.Getpid() || int(f.UID) != os.Getuid() || f.Cgroup == "" || f.Exe == "" {
-			t.Errorf("the facts are %+v", f)
-		}
+		fixture.If(t, f.PID != os.Getpid() || int(f.UID) != os.Getuid() || f.Cgroup == "" || f.Exe == "",
+			"the facts are %+v", f)
 		return wished, nil
 	}, map[string]Quota{"a": {Quota: quota.Quota{Memory: 1000}, Weight: 2}}}}, nil)
 	c := dial(t, b, "a", 1)
@@ -228,17 +227,14 @@ func TestUngoverned(t *testing.T) {
 	fixture.Equal(t, b.Stats().Faults["ungoverned"], 2,
 		"… sessions are counted that have GPUs which are not governed")
 	text := said.String()
-	if strings.Count(text, "no quota applies") != 1 || !strings.Contains(text, "00000002]") ||
-		!strings.Contains(text, fmt.Sprintf("pid=%d", os.Getpid())) || !strings.Contains(text, "tenant=a") {
-		t.Errorf("the log says: %s", text)
-	}
+	fixture.If(t, strings.Count(text, "no quota applies") != 1 || !strings.Contains(text, "00000002]") ||
+		!strings.Contains(text, fmt.Sprintf("pid=%d", os.Getpid())) || !strings.Contains(text, "tenant=a"),
+		"the log says: %s", text)
 	c.send(wire.TypeAcquire, &wire.Acquire{GPU: 1})
 	if typ, payload := d.ask(wire.TypeReserve, &wire.Memory{Bytes: 1 << 50}); typ != wire.TypeGrant {
 		t.Errorf("%s %q", typ, payload)
 	}
-	if d.page.Turn(0).Mode != wire.ModeOpen || d.page.Gated() {
-		t.Error("a GPU that is not governed is gated")
-	}
+	fixture.If(t, d.page.Turn(0).Mode != wire.ModeOpen || d.page.Gated(), "a GPU that is not governed is gated")
 	fixture.Equal(t, dial(t, b, "a", 0, 1, 2, 3, 4).welcome.GPUs, 2, "… GPUs are governed")
 }
 
@@ -250,15 +246,12 @@ func TestUngovernedClosed(t *testing.T) {
 		return !strings.HasSuffix(uuid, "02")
 	}}, nil)
 	c := dial(t, b, "a", 1, 2)
-	if c.page.Turn(1).Mode != wire.ModePause || !c.page.Gated() {
-		t.Error("a GPU that is not governed is open")
-	}
+	fixture.If(t, c.page.Turn(1).Mode != wire.ModePause || !c.page.Gated(), "a GPU that is not governed is open")
 	c.send(wire.TypeAcquire, &wire.Acquire{GPU: 1})
 	typ, payload := c.ask(wire.TypeReserve, &wire.Memory{GPU: 1, Bytes: 1 << 20})
 	var m wire.Memory
-	if m.Decode(payload); typ != wire.TypeDeny || m.Bytes != 0 {
-		t.Errorf("it gives memory: %s, %d bytes", typ, m.Bytes)
-	}
+	m.Decode(payload)
+	fixture.If(t, typ != wire.TypeDeny || m.Bytes != 0, "it gives memory: %s, %d bytes", typ, m.Bytes)
 	c.sync()
 	fixture.Equal(t, c.page.Turn(1).Mode, wire.ModePause, "the broker opens it for a client that only asks")
 	typ, _ = c.reserve(1 << 20)
@@ -303,9 +296,8 @@ func TestMIG(t *testing.T) {
 	known := func(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") == strings.HasSuffix(uuid, "02") }
 	b := start(t, Options{Known: known, Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}})}, nil)
 	c, d := dial(t, b, "a", 1, 2), dial(t, b, "a", 2)
-	if c.welcome.GPUs != 2 || d.welcome.GPUs != 1 {
-		t.Errorf("%d and %d GPUs are governed", c.welcome.GPUs, d.welcome.GPUs)
-	}
+	fixture.If(t, c.welcome.GPUs != 2 || d.welcome.GPUs != 1,
+		"%d and %d GPUs are governed", c.welcome.GPUs, d.welcome.GPUs)
 	c.take(100)
 	d.take(60)
 	typ, _ := d.reserve(50)
@@ -314,10 +306,8 @@ func TestMIG(t *testing.T) {
 	for _, g := range b.Stats().GPUs {
 		names = append(names, g.GPU)
 	}
-	if !slices.Equal(names, []string{"GPU-00000000-0000-0000-0000-000000000001",
-		"MIG-00000000-0000-0000-0000-000000000002"}) {
-		t.Errorf("the GPUs are %q", names)
-	}
+	fixture.If(t, !slices.Equal(names, []string{"GPU-00000000-0000-0000-0000-000000000001",
+		"MIG-00000000-0000-0000-0000-000000000002"}), "the GPUs are %q", names)
 	fixture.Equal(t, b.counters.ungoverned.Load(), 0, "a MIG device is said not to be known")
 }
 
@@ -423,10 +413,7 @@ func TestSocket(t *testing.T) {
 	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o666 {
 		t.Errorf("%v, %v", st.Mode(), err)
 	}
-	if _, err := New(Options{Socket: path, Policy: book{}}); err == nil ||
-		!strings.Contains(err.Error(), "another broker") {
-		t.Errorf("a second broker: %v", err)
-	}
+	fixture.Fails(t, fixture.Error(New(Options{Socket: path, Policy: book{}})), "another broker", "a second broker")
 	dial(t, b, "a", 1).sync()
 
 	stale := socket(t)
@@ -458,10 +445,8 @@ func TestStatsMessage(t *testing.T) {
 		var got wire.Stats
 		fixture.Must(t, json.NewDecoder(file).Decode(&got))
 		file.Close()
-		if len(got.Tenants) != 1 || got.Tenants[0].MemoryUsed != 5 || got.Sessions["observing"] != 1 ||
-			got.GPUs[0].GPU != "GPU-00000000-0000-0000-0000-000000000001" {
-			t.Errorf("statistics: %+v", got)
-		}
+		fixture.If(t, len(got.Tenants) != 1 || got.Tenants[0].MemoryUsed != 5 || got.Sessions["observing"] != 1 ||
+			got.GPUs[0].GPU != "GPU-00000000-0000-0000-0000-000000000001", "statistics: %+v", got)
 	}
 	// A client that only asks for statistics has no deadline for HELLO.
 	connect(t, b.options.Socket).gone()

@@ -302,9 +302,8 @@ func TestAway(t *testing.T) {
 	})
 	for _, when := range []string{"after its start", "after it was away"} {
 		eventually(t, "it is doubted "+when, b.Doubtful)
-		if jump(time.Minute); b.Doubtful() || b.Stats().Starved {
-			t.Errorf("it is doubted a minute %s", when)
-		}
+		jump(time.Minute)
+		fixture.If(t, b.Doubtful() || b.Stats().Starved, "it is doubted a minute %s", when)
 		jump(b.timing.stale + 1)
 	}
 }

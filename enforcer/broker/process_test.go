@@ -531,9 +531,7 @@ func TestPageSeals(t *testing.T) {
 		}
 		fixture.Fails(t, fixture.Error(unix.Mmap(fd, 0, wire.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)), "", "mapping a %s", name)
 		fixture.Fails(t, fixture.Error(unix.Pwrite(fd, []byte{1}, 0)), "", "writing a %s", name)
-		if unix.Ftruncate(fd, 0) == nil || unix.Ftruncate(fd, 1<<20) == nil {
-			t.Errorf("a %s can be resized", name)
-		}
+		fixture.If(t, unix.Ftruncate(fd, 0) == nil || unix.Ftruncate(fd, 1<<20) == nil, "a %s can be resized", name)
 		if seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || seals&unix.F_SEAL_SHRINK == 0 {
 			t.Errorf("a %s has seals %x, %v", name, seals, err)
 		}

@@ -150,9 +150,7 @@ func TestReserved(t *testing.T) {
 	capacity.Store(100)
 	p := alive(map[string]Quota{"a": {}, "b": {Quota: quota.Quota{Reserved: 40}}})
 	b := start(t, Options{Policy: p, Capacity: func(uuid string) uint64 {
-		if !strings.HasSuffix(uuid, "01") {
-			t.Errorf("the capacity of %s is asked", uuid)
-		}
+		fixture.If(t, !strings.HasSuffix(uuid, "01"), "the capacity of %s is asked", uuid)
 		return capacity.Load()
 	}}, nil)
 	c := dial(t, b, "a", 1)
@@ -224,16 +222,12 @@ func TestSessions(t *testing.T) {
 	c.sync()
 	fixture.Equal(t, strings.Count(said.String(), "gave itself longer time slices"), 1, "lines on time slices")
 	all := b.Sessions()
-	if len(all) != 1 {
-		t.Fatalf("%+v", all)
-	}
+	fixture.Need(t, len(all), 1, "%+v", all)
 	s := all[0]
 	want := []SessionGPU{{"GPU-00000000-0000-0000-0000-000000000001", 40, 20 * time.Millisecond},
 		{"GPU-00000000-0000-0000-0000-000000000002", 0, 0}}
-	if s.PID != os.Getpid() || int(s.UID) != os.Getuid() || s.Tenant != "a" || s.Hook != "0.1" || s.Stale ||
-		s.Since.Before(began) || s.Since.After(time.Now()) || !slices.Equal(s.GPUs, want) {
-		t.Errorf("%+v", s)
-	}
+	fixture.If(t, s.PID != os.Getpid() || int(s.UID) != os.Getuid() || s.Tenant != "a" || s.Hook != "0.1" || s.Stale ||
+		s.Since.Before(began) || s.Since.After(time.Now()) || !slices.Equal(s.GPUs, want), "%+v", s)
 	if e := b.Stats().Enforcer; e == nil || len(e.Actions) != 1 {
 		t.Errorf("%+v", e)
 	}
@@ -290,8 +284,6 @@ func TestTenantsThatComeAndGo(t *testing.T) {
 			len(g.kept))
 	}
 	for i := range 300 {
-		if used := g.memory.Usage(fmt.Sprint("job-", i)); used != (ledger.Usage{}) {
-			t.Fatalf("the ledger knows job %d: %+v", i, used)
-		}
+		fixture.Need(t, g.memory.Usage(fmt.Sprint("job-", i)), ledger.Usage{}, "the ledger knows job %d", i)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -36,9 +37,8 @@ func TestShares(t *testing.T) {
 		c.close()
 	}
 	all.Wait()
-	if !near(float64(launches[0]), float64(launches[1]), 0.1) {
-		t.Errorf("launches %v, not %.3f of them", launches, due)
-	}
+	fixture.If(t, !near(float64(launches[0]), float64(launches[1]), 0.1),
+		"launches %v, not %.3f of them", launches, due)
 }
 
 // A device is a GPU that is divided equally among all that run at once.

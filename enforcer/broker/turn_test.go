@@ -40,9 +40,8 @@ func TestTurns(t *testing.T) {
 	before := d.page.Turn(0).Turn
 	d.queue(0)
 	first := c.page.Turn(0)
-	if first.Flags&wire.Haste == 0 || first.InFlight != 10_000 || first.End == 0 || first.Share != 500 {
-		t.Errorf("the turn of a tenant for which another waits is %+v", first)
-	}
+	fixture.If(t, first.Flags&wire.Haste == 0 || first.InFlight != 10_000 || first.End == 0 || first.Share != 500,
+		"the turn of a tenant for which another waits is %+v", first)
 	c.mode(0, wire.ModePause)
 	c.sync()
 	fixture.Equal(t, d.page.Turn(0).Mode, wire.ModePause, "before the other has drained, it has …")
@@ -358,9 +357,8 @@ func TestAbsent(t *testing.T) {
 			s.setAbsent(true)
 		}
 	}
-	if !c.page.Suspended() || d.page.Suspended() {
-		t.Error("the page of the suspended process does not say so, or that of the other one does")
-	}
+	fixture.If(t, !c.page.Suspended() || d.page.Suspended(),
+		"the page of the suspended process does not say so, or that of the other one does")
 	d.mode(0, wire.ModeOpen)
 	c.sync()
 	c.acquire(0)

@@ -210,10 +210,8 @@ func TestEvidenceOfSuspended(t *testing.T) {
 	c := newClimber()
 	c.climb(strings.Repeat("x", 12) + strings.Repeat("s", 29))
 	last := c.judge(c.audit('s', someone))
-	if len(last) != 1 || last[0].To != policy.Terminate || len(last[0].Evidence) != 1 ||
-		last[0].Why != "nobody asked for it within 30s of its suspension" {
-		t.Errorf("%+v", last)
-	}
+	fixture.If(t, len(last) != 1 || last[0].To != policy.Terminate || len(last[0].Evidence) != 1 ||
+		last[0].Why != "nobody asked for it within 30s of its suspension", "%+v", last)
 }
 
 // A subject that cannot be suspended stays paused at the level, uses up no
@@ -246,10 +244,8 @@ func TestRelease(t *testing.T) {
 		c.climb(letters)
 	}
 	step, is := c.Release(c.now, someone)
-	if !is || step.Subject != someone || step.From != policy.Suspend || step.To != policy.Throttle || step.Why == "" ||
-		step.Result != "" || !step.Time.Equal(c.now) {
-		t.Errorf("%+v", step)
-	}
+	fixture.If(t, !is || step.Subject != someone || step.From != policy.Suspend || step.To != policy.Throttle || step.Why == "" ||
+		step.Result != "" || !step.Time.Equal(c.now), "%+v", step)
 	step.Result = Done
 	c.Settle(step)
 	if _, actions := c.Stats(); !slices.ContainsFunc(actions,
@@ -268,17 +264,13 @@ func TestStepSaysWhy(t *testing.T) {
 	c := newClimber()
 	c.climb("xx")
 	up := c.judge(c.audit('x', someone))
-	if len(up) != 1 || up[0].Why != "3 of 5 audits found a violation: a process goes around the hook" ||
+	fixture.If(t, len(up) != 1 || up[0].Why != "3 of 5 audits found a violation: a process goes around the hook" ||
 		len(up[0].Evidence) != 1 || up[0].Evidence[0].PIDs[0] != 7 || !up[0].Time.Equal(c.now) ||
-		up[0].From != policy.Observe {
-		t.Errorf("up: %+v", up)
-	}
+		up[0].From != policy.Observe, "up: %+v", up)
 	c.climb(".........")
 	down := c.judge(c.audit('.', someone))
-	if len(down) != 1 || down[0].Why != "no violation for 10s" || down[0].Evidence != nil ||
-		down[0].From != policy.Warn {
-		t.Errorf("down: %+v", down)
-	}
+	fixture.If(t, len(down) != 1 || down[0].Why != "no violation for 10s" || down[0].Evidence != nil ||
+		down[0].From != policy.Warn, "down: %+v", down)
 }
 
 func TestUngovernedAreNotTouched(t *testing.T) {
@@ -379,9 +371,7 @@ func TestBrake(t *testing.T) {
 		t.Fatalf("got %v, want %v: said once", got, want)
 	}
 	since, held := c.Brake()
-	if held != 2 || !since.Equal(time.Unix(1e9+6, 0)) {
-		t.Errorf("the brake holds back %d since %v", held, since)
-	}
+	fixture.If(t, held != 2 || !since.Equal(time.Unix(1e9+6, 0)), "the brake holds back %d since %v", held, since)
 	c.at(t, all[3], policy.Warn) // it is held back
 	look(601, 606)               // ten minutes after the first
 	fixture.EqualSlices(t, got, []string{"606 3 throttle done", "606 4 throttle done"}, "when it lets go")
@@ -441,9 +431,8 @@ func TestStats(t *testing.T) {
 		"the actions")
 	c.steps.Shadow = true
 	c.climb("?")
-	if escalation, _ = c.Stats(); !escalation[0].Shadow {
-		t.Error("the statistics do not show that it is in shadow mode")
-	}
+	escalation, _ = c.Stats()
+	fixture.If(t, !escalation[0].Shadow, "the statistics do not show that it is in shadow mode")
 }
 
 func TestEscalationIsBounded(t *testing.T) {
@@ -517,10 +506,8 @@ func TestRestoreOfNonsense(t *testing.T) {
 		state.Standing = append(state.Standing, Standing{Tenant: s.Tenant, Workload: s.Workload, Level: "warn"})
 	}
 	l.Restore(time.Unix(1e9, 0), state)
-	if len(l.on) != maxStanding || l.on[audit.Subject{Tenant: "c"}] == nil || l.on[audit.Subject{Tenant: "a"}] != nil ||
-		len(l.brake.actions) != 1 {
-		t.Errorf("%d on it, %d actions", len(l.on), len(l.brake.actions))
-	}
+	fixture.If(t, len(l.on) != maxStanding || l.on[audit.Subject{Tenant: "c"}] == nil || l.on[audit.Subject{Tenant: "a"}] != nil ||
+		len(l.brake.actions) != 1, "%d on it, %d actions", len(l.on), len(l.brake.actions))
 }
 
 // TestEscalationAtRandom checks the invariants under random findings. A subject

@@ -33,9 +33,7 @@ func TestGoldenRequests(t *testing.T) {
 	} {
 		golden := frame(t, text, RequestSize)
 		got, err := Decode((*[RequestSize]byte)(golden))
-		if err != nil || !equal(got, want) {
-			t.Errorf("%s is %+v, %v; want %+v", text, got, err, want)
-		}
+		fixture.If(t, err != nil || !equal(got, want), "%s is %+v, %v; want %+v", text, got, err, want)
 		if b, err := want.Append(nil); err != nil || !bytes.Equal(b, golden) {
 			t.Errorf("%+v is\n%x, %v; want\n%x", want, b, err, golden)
 		}
@@ -76,9 +74,8 @@ func TestLongestNames(t *testing.T) {
 			t.Fatalf("kind %d: %d bytes, %v", kind, len(b), err)
 		}
 		got, err := Decode((*[RequestSize]byte)(b))
-		if err != nil || !bytes.Equal(got.Name, r.Name) || got.ID != -1 {
-			t.Errorf("kind %d: %+v, %v", kind, got, err)
-		}
+		fixture.If(t, err != nil || !bytes.Equal(got.Name, r.Name) || got.ID != -1,
+			"kind %d: %+v, %v", kind, got, err)
 		r.Name = append(r.Name, 'n')
 		if b, err := r.Append(nil); !errors.Is(err, ErrFrame) || len(b) != 0 {
 			t.Errorf("kind %d, a longer name: %v", kind, err)
@@ -218,7 +215,6 @@ func TestDecodeOfDamagedFrames(t *testing.T) {
 			good++
 		}
 	}
-	if good < frames/10 || good > frames*9/10 {
-		t.Errorf("%d of %d frames are good: that tries little", good, frames)
-	}
+	fixture.If(t, good < frames/10 || good > frames*9/10,
+		"%d of %d frames are good: that tries little", good, frames)
 }

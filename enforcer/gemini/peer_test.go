@@ -269,9 +269,7 @@ func TestPeerByAnyAddress(t *testing.T) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			for _, k := range s.clients {
-				if k.pid != os.Getpid() || k.peer.cgroup == 0 {
-					t.Errorf("it is taken for %+v", k.peer)
-				}
+				fixture.If(t, k.pid != os.Getpid() || k.peer.cgroup == 0, "it is taken for %+v", k.peer)
 			}
 		})
 	}

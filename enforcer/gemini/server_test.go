@@ -116,9 +116,8 @@ func TestMemoryOfAPodManager(t *testing.T) {
 	t.Parallel()
 	s := start(t, two, Options{})
 	h := dial(t, s, "a")
-	if !h.call(take(600)).Granted || h.call(take(401)).Granted || !h.call(take(400)).Granted {
-		t.Error("600 and 400 of 1000, but not 401")
-	}
+	fixture.If(t, !h.call(take(600)).Granted || h.call(take(401)).Granted || !h.call(take(400)).Granted,
+		"600 and 400 of 1000, but not 401")
 	if a := h.call(Request{Kind: MemoryLimit}); a.Used != 1000 || a.Limit != 1000 {
 		t.Errorf("%+v", a)
 	}
@@ -165,9 +164,8 @@ func TestRepeatedChangeIsBookedOnce(t *testing.T) {
 		h.send(Request{ID: 100 + i, Kind: MemoryUpdate, Bytes: 1, Allocate: true})
 		h.receive(MemoryUpdate)
 	}
-	if h.send(r); h.receive(MemoryUpdate).Granted {
-		t.Error("a number from long ago is still taken for the same request")
-	}
+	h.send(r)
+	fixture.If(t, h.receive(MemoryUpdate).Granted, "a number from long ago is still taken for the same request")
 }
 
 func TestUnknownNames(t *testing.T) {
@@ -178,9 +176,7 @@ func TestUnknownNames(t *testing.T) {
 	h.silent(s, Request{Kind: Quota})
 	s = start(t, two, Options{Unknown: Deny})
 	h = dial(t, s, "nobody")
-	if a := h.call(Request{Kind: MemoryLimit}); h.call(take(1)).Granted || a.Limit != 0 {
-		t.Error("not denied")
-	}
+	fixture.If(t, h.call(take(1)).Granted || h.call(Request{Kind: MemoryLimit}).Limit != 0, "not denied")
 	h.silent(s, Request{Kind: Quota})
 }
 
@@ -194,9 +190,7 @@ func TestTurnsOverSockets(t *testing.T) {
 		wg.Go(func() {
 			for range 20 {
 				a := h.call(Request{Kind: Quota})
-				if a.Quota <= 0 || a.Quota > 25 {
-					t.Errorf("%s: %v ms", name, a.Quota)
-				}
+				fixture.If(t, a.Quota <= 0 || a.Quota > 25, "%s: %v ms", name, a.Quota)
 				total[i] += a.Quota
 				<-time.After(time.Duration(a.Quota * float64(time.Millisecond))) // its kernels
 			}
@@ -406,20 +400,14 @@ func TestBooks(t *testing.T) {
 	for ; b.Tenants[0].Share10s.Actual == 0 || b.Tenants[0].ChargedSeconds == 0; b = s.Books() {
 		time.Sleep(time.Millisecond)
 	}
-	if b.GPU != "GPU-7" || b.Listen != s.address().String() || b.Clients != 1 || b.Requests["quota"] != 1 ||
-		b.Requests["memory_update"] != 2 {
-		t.Errorf("%+v", b)
-	}
-	if len(b.Processes) != 1 || b.Processes[os.Getpid()] != "gemini:a" {
-		t.Errorf("processes %v", b.Processes)
-	}
+	fixture.If(t, b.GPU != "GPU-7" || b.Listen != s.address().String() || b.Clients != 1 || b.Requests["quota"] != 1 ||
+		b.Requests["memory_update"] != 2, "%+v", b)
+	fixture.If(t, len(b.Processes) != 1 || b.Processes[os.Getpid()] != "gemini:a", "processes %v", b.Processes)
 	n := b.Tenants[0]
-	if n.Tenant != "gemini:a" || n.GPU != "GPU-7" || n.Guarantee != 0.3 || n.Limit != 0.9 || n.Sessions != 1 ||
+	fixture.If(t, n.Tenant != "gemini:a" || n.GPU != "GPU-7" || n.Guarantee != 0.3 || n.Limit != 0.9 || n.Sessions != 1 ||
 		n.Turns != 1 ||
 		n.MemoryCap != 1000 || n.MemoryUsed != 600 || n.MemoryDenied != 1 || n.ChargedSeconds <= 0 ||
-		n.Share10s.Actual <= 0 {
-		t.Errorf("%+v", n)
-	}
+		n.Share10s.Actual <= 0, "%+v", n)
 	if n := b.Tenants[1]; n.Tenant != "gemini:b" || n.Sessions != 0 || n.Turns != 0 || n.MemoryUsed != 0 {
 		t.Errorf("%+v", n)
 	}

@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestParse(t *testing.T) {
@@ -12,39 +14,29 @@ func TestParse(t *testing.T) {
 	text := "3\nclient1 0.3 1.0 1073741824\n\n  ns/pod-2\t0.5 0.5 2\r\nlast 0 1e-1 0"
 	got, err := Parse([]byte(text))
 	want := []Entry{{"client1", 0.3, 1, 1 << 30}, {"ns/pod-2", 0.5, 0.5, 2}, {"last", 0, 0.1, 0}}
-	if err != nil || !reflect.DeepEqual(got, Table{Entries: want}) {
-		t.Errorf("%+v, %v", got, err)
-	}
-	if got, err := Parse([]byte("0\n")); err != nil || len(got.Entries) != 0 {
-		t.Errorf("of nobody: %+v, %v", got, err)
-	}
+	fixture.If(t, err != nil || !reflect.DeepEqual(got, Table{Entries: want}), "%+v, %v", got, err)
+	fixture.Equal(t, len(fixture.Value(Parse([]byte("0\n")))(t).Entries), 0, "of nobody")
 }
 
 func TestParseMends(t *testing.T) {
 	t.Parallel()
 	table, err := Parse([]byte("2\nns/pod 1.0 0.3 100\n" + strings.Repeat("n", 48) + " 0.1 0.2 3\n"))
-	if err != nil || table.Entries[0] != (Entry{"ns/pod", 0.3, 1, 100}) {
-		t.Errorf("KubeShare's order: %+v, %v", table, err)
-	}
+	fixture.If(t, err != nil || table.Entries[0] != (Entry{"ns/pod", 0.3, 1, 100}),
+		"KubeShare's order: %+v, %v", table, err)
 	warnings := table.Warnings
-	if len(warnings) != 2 || !strings.HasPrefix(warnings[0], "line 2: ") ||
-		!strings.Contains(warnings[0], "KubeShare") || !strings.HasPrefix(warnings[1], "line 3: ") {
-		t.Errorf("warnings %q", warnings)
-	}
+	fixture.If(t, len(warnings) != 2 || !strings.HasPrefix(warnings[0], "line 2: ") ||
+		!strings.Contains(warnings[0], "KubeShare") || !strings.HasPrefix(warnings[1], "line 3: "),
+		"warnings %q", warnings)
 }
 
 // Gemini's own parser stops after the number of clients on the first line, and its example has more lines.
 func TestParseStopsAtTheNumber(t *testing.T) {
 	t.Parallel()
 	got, err := Parse([]byte("1\nclient1 0.5 0.5 327374182400\nclient2 0.5 0.5 327374182400\nnonsense\n\n"))
-	if err != nil || !reflect.DeepEqual(got.Entries, []Entry{{"client1", 0.5, 0.5, 327374182400}}) ||
-		len(got.Bad) != 0 {
-		t.Errorf("%+v, %v", got, err)
-	}
-	if len(got.Warnings) != 1 || !strings.HasPrefix(got.Warnings[0], "line 3: ") ||
-		!strings.Contains(got.Warnings[0], "1 clients") {
-		t.Errorf("%q", got.Warnings)
-	}
+	fixture.If(t, err != nil || !reflect.DeepEqual(got.Entries, []Entry{{"client1", 0.5, 0.5, 327374182400}}) ||
+		len(got.Bad) != 0, "%+v, %v", got, err)
+	fixture.If(t, len(got.Warnings) != 1 || !strings.HasPrefix(got.Warnings[0], "line 3: ") ||
+		!strings.Contains(got.Warnings[0], "1 clients"), "%q", got.Warnings)
 }
 
 // If a name has two lines, the last one holds, as in Gemini's own parser.
@@ -52,9 +44,8 @@ func TestParseOfANameTwice(t *testing.T) {
 	t.Parallel()
 	got, err := Parse([]byte("4\na 0.1 0.2 3\nb 0.3 0.4 5\na 0.5 0.6 7\na 0.8 0.9 10\nc 0.1 0.2 3\n"))
 	want := []Entry{{"a", 0.8, 0.9, 10}, {"b", 0.3, 0.4, 5}}
-	if err != nil || !reflect.DeepEqual(got.Entries, want) || len(got.Bad) != 0 {
-		t.Errorf("%+v, %v, want %v", got, err, want)
-	}
+	fixture.If(t, err != nil || !reflect.DeepEqual(got.Entries, want) || len(got.Bad) != 0,
+		"%+v, %v, want %v", got, err, want)
 	if w := got.Warnings; len(w) != 3 || w[0] != `line 4: "a" is in line 2 too, which has no effect` ||
 		w[1] != `line 5: "a" is in line 4 too, which has no effect` ||
 		!strings.HasPrefix(w[2], "line 6: this line") {
@@ -99,10 +90,8 @@ func TestBadLine(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got.Entries, []Entry{{"first", 0.1, 0.2, 3}, {"last", 0.3, 0.4, 5}}) {
 			t.Errorf("%q: %+v, %v", text, got, err)
 		}
-		if len(got.Bad) != 1 || got.Bad[0].Name != strings.Fields(text)[0] ||
-			!strings.HasPrefix(got.Bad[0].Err.Error(), want) {
-			t.Errorf("%q: %v, want %s", text, got.Bad, want)
-		}
+		fixture.If(t, len(got.Bad) != 1 || got.Bad[0].Name != strings.Fields(text)[0] ||
+			!strings.HasPrefix(got.Bad[0].Err.Error(), want), "%q: %v, want %s", text, got.Bad, want)
 	}
 }
 

@@ -198,9 +198,7 @@ func TestAloneQuotasAreLong(t *testing.T) {
 	w := newWorld(t, 20*ms, Entry{Name: "a", Limit: 1}, Entry{Name: "b", Limit: 1})
 	p := w.add("a", program{})
 	w.run(time.Second)
-	if p.turns != 10 && p.turns != 11 {
-		t.Errorf("%d turns in a second alone", p.turns)
-	}
+	fixture.If(t, p.turns != 10 && p.turns != 11, "%d turns in a second alone", p.turns)
 	b := w.add("b", program{})
 	w.run(100*ms + time.Microsecond)
 	fixture.AtLeast(t, b.turns, 1, "turns of the second client")
@@ -256,9 +254,7 @@ func TestProcessesOfANameShareItsTurns(t *testing.T) {
 	w.run(10 * time.Second)
 	fixture.Near(t, b.held.Seconds()/10, 0.5, 0.01, "beside three processes of one name b has")
 	for c, p := range w.clients {
-		if c.name == "a" && p.turns < 100 {
-			t.Errorf("process %d of a had %d turns", c.pid, p.turns)
-		}
+		fixture.If(t, c.name == "a" && p.turns < 100, "process %d of a had %d turns", c.pid, p.turns)
 	}
 }
 

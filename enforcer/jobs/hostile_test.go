@@ -75,9 +75,8 @@ func TestLies(t *testing.T) {
 	for name, lie := range lies {
 		began := time.Now()
 		all, hangs := honest(lie)
-		if fmt.Sprint(all) != fmt.Sprint(wantJobs) || fmt.Sprint(hangs) != fmt.Sprint(wantHangs) {
-			t.Errorf("%s: the others are judged otherwise: %+v", name, hangs)
-		}
+		fixture.If(t, fmt.Sprint(all) != fmt.Sprint(wantJobs) || fmt.Sprint(hangs) != fmt.Sprint(wantHangs),
+			"%s: the others are judged otherwise: %+v", name, hangs)
 		fixture.AtMost(t, time.Since(began), 30*time.Second, "%s: took", name)
 	}
 }
@@ -91,9 +90,7 @@ func TestSecondRankOfOne(t *testing.T) {
 		h.ranks[3].put64(128+128*i, 77)
 	}
 	h.step(nil)
-	if hangs := h.wait(20); len(hangs) > 1 {
-		t.Errorf("%d hangs of one job", len(hangs))
-	}
+	fixture.AtMost(t, len(h.wait(20)), 1, "… hangs of one job")
 }
 
 // FuzzObserve gives any bytes as the head, the clock, the communicators and the

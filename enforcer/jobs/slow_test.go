@@ -158,9 +158,8 @@ func TestPausesExplainNothing(t *testing.T) {
 	looks := p.span.all.looks
 	now.Clock = 0.1
 	h.wait(60)
-	if p.span.all.looks > looks+2 || looks == 0 {
-		t.Errorf("%g looks in the span, and %g after a minute without steps", looks, p.span.all.looks)
-	}
+	fixture.If(t, p.span.all.looks > looks+2 || looks == 0,
+		"%g looks in the span, and %g after a minute without steps", looks, p.span.all.looks)
 }
 
 // TestEachCauseIsExplained compares the tables of causes.

@@ -94,9 +94,8 @@ func TestStragglers(t *testing.T) {
 		w.settle()
 		fixture.Equal(t, len(w.late), 0, "%s: %+v before", w.name, w.late)
 		told, after := w.straggles(c.lateness, 0.2, time.Minute)
-		if len(told) != 1 || told[0].Cause != c.cause || told[0].Lost < 0.1 || after < 20*time.Second {
-			t.Errorf("%s, %s: %+v after %v", w.name, c.cause, told, after)
-		}
+		fixture.If(t, len(told) != 1 || told[0].Cause != c.cause || told[0].Lost < 0.1 || after < 20*time.Second,
+			"%s, %s: %+v after %v", w.name, c.cause, told, after)
 		w.before = nil
 		w.goesOn(40 * time.Second)
 		fixture.Equal(t, len(w.late), 0, "%s, %s: %+v after it got on", w.name, c.cause, w.late)
@@ -170,9 +169,8 @@ func TestThrottledStraggler(t *testing.T) {
 		w.settle()
 		w.slows(latenesses[0], func(m *actor) float64 { return 0.15 * float64(truth(m.index == 5)) })
 		w.goesOn(time.Minute)
-		if len(w.late) != 1 || w.late[0].Rank != 5 || w.late[0].Cause != want {
-			t.Errorf("%+v, want rank 5 and %s", w.late, want)
-		}
+		fixture.If(t, len(w.late) != 1 || w.late[0].Rank != 5 || w.late[0].Cause != want,
+			"%+v, want rank 5 and %s", w.late, want)
 	}
 }
 

@@ -3,6 +3,7 @@ package jobs
 import (
 	"testing"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -66,9 +67,7 @@ func TestTokensThatStop(t *testing.T) {
 			if len(hangs) != c.early || len(hangs) == 1 && (hangs[0].Reason != "kernel" || hangs[0].Rank != 3) {
 				t.Errorf("after 20 s: %+v", hangs)
 			}
-			if hangs := h.wait(50); len(hangs) != c.within {
-				t.Errorf("after 70 s: %+v", hangs)
-			}
+			fixture.Equal(t, len(h.wait(50)), c.within, "after 70 s")
 		})
 	}
 }
@@ -130,9 +129,7 @@ func TestServersWaitForRequests(t *testing.T) {
 				seconds = 1000
 			}
 			hangs := h.wait(seconds)
-			if c.want == "" && len(hangs) > 0 {
-				t.Errorf("%+v", hangs)
-			}
+			fixture.If(t, c.want == "" && len(hangs) > 0, "%+v", hangs)
 			if c.want != "" && (len(hangs) != 1 || hangs[0].Reason != c.want || c.want != "elsewhere" && hangs[0].Rank != 0) {
 				t.Errorf("%+v, want rank 0 %s", hangs, c.want)
 			}

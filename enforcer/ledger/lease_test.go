@@ -214,9 +214,8 @@ func TestAdoptedMemoryIsLent(t *testing.T) {
 	l.SetCap("a", 1000)
 	fixture.Must(t, adopt(&l, "a", 1, 400))
 	l.Listed(300, 1)
-	if l.Lend(1, &p); p.open {
-		t.Error("more could be put there than is booked")
-	}
+	l.Lend(1, &p)
+	fixture.If(t, p.open, "more could be put there than is booked")
 	l.Listed(400, 1)
 	l.Lend(1, &p)
 	p.put(100)
@@ -238,9 +237,8 @@ func TestLeasesAreBounded(t *testing.T) {
 	}
 	fixture.Equal(t, purses[Leases].open, false, "one more is open than there may be")
 	l.End(0)
-	if l.Lend(Leases, &purses[Leases]); !purses[Leases].open {
-		t.Error("none is open in place of one that ended")
-	}
+	l.Lend(Leases, &purses[Leases])
+	fixture.If(t, !purses[Leases].open, "none is open in place of one that ended")
 }
 
 // TestRace lets sessions take, give up and free lent and requested memory of one tenant

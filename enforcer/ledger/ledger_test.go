@@ -85,9 +85,7 @@ func TestWhatASessionGetsWrong(t *testing.T) {
 		{"commit again", l.Commit(1, r, 40), ErrReservation},
 		{"abort after commit", l.Abort(1, r), ErrReservation},
 	} {
-		if !errors.Is(c.got, c.want) {
-			t.Errorf("%s: %v, not %v", c.what, c.got, c.want)
-		}
+		fixture.If(t, !errors.Is(c.got, c.want), "%s: %v, not %v", c.what, c.got, c.want)
 	}
 	if u := l.Usage("a"); u.Committed != 40 || u.Reserved != 10 {
 		t.Errorf("%+v", u)
@@ -205,9 +203,8 @@ func TestMove(t *testing.T) {
 		l.End(id)
 		l.Release(id)
 	}
-	if len(l.tenants) != 0 || l.claims != 0 {
-		t.Errorf("%d tenants and claims of %d are kept of nobody", len(l.tenants), l.claims)
-	}
+	fixture.If(t, len(l.tenants) != 0 || l.claims != 0,
+		"%d tenants and claims of %d are kept of nobody", len(l.tenants), l.claims)
 }
 
 // A tenant may have as many bytes as a counter holds, and not one more.
@@ -281,9 +278,8 @@ func TestEndedSessionsLeaveNothing(t *testing.T) {
 	l.SetCap("x", 0)
 	l.SetReserved("y", 1)
 	l.SetReserved("y", 0)
-	if len(l.tenants) != 0 || len(l.sessions) != 0 {
-		t.Errorf("%d tenants, %d sessions", len(l.tenants), len(l.sessions))
-	}
+	fixture.If(t, len(l.tenants) != 0 || len(l.sessions) != 0,
+		"%d tenants, %d sessions", len(l.tenants), len(l.sessions))
 }
 
 // Others may have what the driver does not list, but for what is guaranteed.
@@ -333,9 +329,8 @@ func TestReserved(t *testing.T) {
 	// not.
 	adopt(&l, "c", 4, 1000)
 	l.SetReserved("d", 50)
-	if r, ok, free = l.Reserve("d", 5, 20); !ok || free != 30 {
-		t.Errorf("20 of its own 50: %v, %d free", ok, free)
-	}
+	r, ok, free = l.Reserve("d", 5, 20)
+	fixture.If(t, !ok || free != 30, "20 of its own 50: %v, %d free", ok, free)
 	l.Abort(5, r) // and the driver refuses
 	if _, ok, _ := l.Reserve("d", 5, 51); ok {
 		t.Error("more than its own was granted")

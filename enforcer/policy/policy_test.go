@@ -194,9 +194,8 @@ func TestUnboundOnlyWithoutTerms(t *testing.T) {
 	p := policy(t, HostView{}, rows...)
 	for uid, want := range map[uint32]string{1001: "", 1002: "", 1003: "", 1004: "free", 1005: DefaultTenant} {
 		got, err := p.Tenant(broker.Facts{UID: uid}, Unbound)
-		if got != want || (want == "") != errors.Is(err, errBound) {
-			t.Errorf("user %d is granted %q, %v; want %q", uid, got, err, want)
-		}
+		fixture.If(t, got != want || (want == "") != errors.Is(err, errBound),
+			"user %d is granted %q, %v; want %q", uid, got, err, want)
 	}
 	capped := p.table
 	capped.Default.Memory = 1 << 30
@@ -254,9 +253,8 @@ func TestNamesOfUsersAndGroupsAreLookedUp(t *testing.T) {
 	p := New(rules, HostView{}, slog.New(slog.NewTextHandler(&log, nil)))
 	uid, _ := strconv.ParseUint(me.Uid, 10, 32)
 	gid, _ := strconv.ParseUint(me.Gid, 10, 32)
-	if got, err := p.Tenant(broker.Facts{UID: uint32(uid), GID: uint32(gid)}, ""); err != nil || got != "mine" {
-		t.Errorf("%s of %s is of %q, %v", me.Username, group.Name, got, err)
-	}
+	fixture.Equal(t, fixture.Value(p.Tenant(broker.Facts{UID: uint32(uid), GID: uint32(gid)}, ""))(t), "mine",
+		"%s of %s is of", me.Username, group.Name)
 	if _, err := p.Tenant(broker.Facts{UID: uint32(uid) + 1, GID: uint32(gid)}, "ghost"); !errors.Is(err, errNotYours) {
 		t.Errorf("a tenant whose only user does not exist is given away: %v", err)
 	}
@@ -341,10 +339,9 @@ func TestWeights(t *testing.T) {
 			}
 		}
 	}
-	if !New(table(idle), HostView{}, nil).Governed("idle") ||
-		New(table(idle), HostView{}, nil).Governed(DefaultTenant) {
-		t.Error("a tenant of the table is not governed, or the default one is")
-	}
+	fixture.If(t, !New(table(idle), HostView{}, nil).Governed("idle") ||
+		New(table(idle), HostView{}, nil).Governed(DefaultTenant),
+		"a tenant of the table is not governed, or the default one is")
 }
 
 // The terms of a MIG device override those of its GPU.
@@ -383,10 +380,8 @@ func TestMIG(t *testing.T) {
 	}), with(row("b"), func(r *Rule) {
 		r.GPUs = []Override{{GPUs: []string{"0:1"}, Written: written("guarantee", ".5")}}
 	}))
-	if err := over.Check(); err == nil || !strings.Contains(err.Error(), "on GPU 0:1 the guarantees of a (60 %), b "+
-		"(50 %)") {
-		t.Errorf("more than an instance is guaranteed: %v", err)
-	}
+	fixture.Fails(t, over.Check(), "on GPU 0:1 the guarantees of a (60 %), b "+
+		"(50 %)", "more than an instance is guaranteed")
 	for _, name := range []string{"0:", ":1", "0:1:2", "01", "0:01", "MIG-1", "0:100", "100000"} {
 		bad := table(with(row("a"), func(r *Rule) {
 			r.GPUs = []Override{{GPUs: []string{name}, Written: written("limit", ".5")}}

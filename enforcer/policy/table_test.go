@@ -113,9 +113,7 @@ func TestTiesAreErrors(t *testing.T) {
 			(err == nil || !strings.HasPrefix(err.Error(), want)) {
 			t.Errorf("%s: %v; want %s", name, err, want)
 		}
-		if c.want == "" && err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		fixture.If(t, c.want == "" && err != nil, "%s: %v", name, err)
 	}
 	fixture.Must(t, table(row("a", Selector{Users: []string{"1"}}, Selector{Users: []string{"1"}})).Check())
 }
@@ -205,9 +203,8 @@ func TestAtMostOneTenantWins(t *testing.T) {
 			}
 		}
 	}
-	if accepted < 200 || governed < 2000 {
-		t.Errorf("only %d tables were good, and %d processes were somebody's", accepted, governed)
-	}
+	fixture.If(t, accepted < 200 || governed < 2000,
+		"only %d tables were good, and %d processes were somebody's", accepted, governed)
 }
 
 func TestNamesOfPrioritiesAndLevels(t *testing.T) {

@@ -444,7 +444,6 @@ func TestOrdersArePossible(t *testing.T) {
 		}
 		checkVictims(t, s, orders)
 	}
-	if suspended < 1000 || back < 1000 {
-		t.Errorf("only %d orders to suspend, and %d to come back", suspended, back)
-	}
+	fixture.If(t, suspended < 1000 || back < 1000,
+		"only %d orders to suspend, and %d to come back", suspended, back)
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -121,13 +122,10 @@ func check(t *testing.T, p program, seed uint64, worst result) {
 	r := judge(w)
 	t.Logf("%-48s found after %2d  median %+6.3f %%  p99 %+6.2f %%  counted %.3f  stepping %.2f  remaining %d", p.name,
 		r.found, 100*r.median, 100*r.p99, r.counted, r.stepping, r.remaining)
-	if p.steps == 0 && (r.stepping > worst.stepping || r.remaining > 0) {
-		t.Errorf("%s, seed %d: %d steps", p.name, seed, r.remaining)
-	}
-	if p.steps > 0 && (r.found > worst.found || math.Abs(r.median) > worst.median || math.Abs(r.p99) > worst.p99 ||
-		math.Abs(r.counted-1) > worst.counted) {
-		t.Errorf("%s, seed %d: %+v", p.name, seed, r)
-	}
+	fixture.If(t, p.steps == 0 && (r.stepping > worst.stepping || r.remaining > 0),
+		"%s, seed %d: %d steps", p.name, seed, r.remaining)
+	fixture.If(t, p.steps > 0 && (r.found > worst.found || math.Abs(r.median) > worst.median || math.Abs(r.p99) > worst.p99 ||
+		math.Abs(r.counted-1) > worst.counted), "%s, seed %d: %+v", p.name, seed, r)
 }
 
 // checkAll compares with the worst that may be, or with that of programs that are

@@ -142,9 +142,7 @@ func TestGPUSuspendCycles(t *testing.T) {
 	t.Logf("%d cycles of %.0f GiB: suspended in %.2f s (median; %.2f to %.2f), resumed in %.2f s (%.2f to %.2f); at least "+
 		"%.2f %% of the memory freed", *cycles, *gib, down[len(down)/2], down[0], down[len(down)-1], up[len(up)/2], up[0],
 		up[len(up)-1], 100*worst)
-	if worst < .99 {
-		t.Errorf("%.2f %% of the memory was freed, less than 99 %%", 100*worst)
-	}
+	fixture.AtLeast(t, worst, .99, "%.2f %% of the memory was freed, less than 99 %%", 100*worst)
 }
 
 // TestGPUSuspendRates compares the rates of the driver with copies to and from pinned

@@ -60,15 +60,11 @@ func TestAnswersOfTheDriver(t *testing.T) {
 		"babble":                                                        NoAnswer,
 	} {
 		state, err := as(t, child)(context.Background(), Checkpoint, 4711)
-		if (err == nil) != (want == "") || err != nil && ReasonOf(err) != want {
-			t.Errorf("%s: %v, want %q", child, err, want)
-		}
-		if err != nil && !strings.Contains(err.Error(), "checkpoint of 4711") {
-			t.Errorf("%s: %v does not name the call", child, err)
-		}
-		if err == nil && state != Checkpointed {
-			t.Errorf("%s: %s", child, state)
-		}
+		fixture.If(t, (err == nil) != (want == "") || err != nil && ReasonOf(err) != want,
+			"%s: %v, want %q", child, err, want)
+		fixture.If(t, err != nil && !strings.Contains(err.Error(), "checkpoint of 4711"),
+			"%s: %v does not name the call", child, err)
+		fixture.If(t, err == nil && state != Checkpointed, "%s: %s", child, state)
 	}
 }
 
@@ -145,9 +141,7 @@ func TestADriverThatHangsIsLeft(t *testing.T) {
 	}
 	fixture.Must(t, fixture.Error(next(context.Background(), Ask, of+1))) // a call on another process
 	go letGo()
-	if state, err := next(context.Background(), Ask, of); err != nil || state != Locked {
-		t.Errorf("after it has returned: %s, %v", state, err)
-	}
+	fixture.Equal(t, fixture.Value(next(context.Background(), Ask, of))(t), Locked, "after it has returned")
 }
 
 // TestCallsAreBounded leaves children behind that hang. A suspension makes no call any more while

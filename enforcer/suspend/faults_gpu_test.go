@@ -46,9 +46,8 @@ func TestGPUFaultsOfSuspended(t *testing.T) {
 			s.resume(t, e)
 			after, last := count("count"), count("count")
 			t.Logf("%s: suspended %s, %s; held %v in %q; resumed %s, %s", call, before, during, held, where, after, last)
-			if strings.Contains(last, "ended") || after == last || held != (call != "none") {
-				t.Errorf("%s: it is not held, or does not go on", call)
-			}
+			fixture.If(t, strings.Contains(last, "ended") || after == last || held != (call != "none"),
+				"%s: it is not held, or does not go on", call)
 		})
 	}
 }
@@ -160,9 +159,7 @@ func suspendedCalls(t *testing.T, call string, late bool) {
 	s.send(t, e, listed(t, e.cmd.Process.Pid))
 	if end := s.result(t); end.Err != nil { // of the process, too
 		t.Logf("%s, late %v: %v", call, late, end.Err)
-		if call == "none" {
-			t.Error("a process that calls nothing is not suspended")
-		}
+		fixture.If(t, call == "none", "a process that calls nothing is not suspended")
 		return
 	}
 	if late {
@@ -173,7 +170,6 @@ func suspendedCalls(t *testing.T, call string, late bool) {
 	back, last := settled(), settled()
 	_ = e.cmd.Process.Kill()
 	t.Logf("%s, late %v: suspended %s; resumed %s, %s; %v", call, late, away, back, last, e.cmd.Wait())
-	if call == "none" && strings.Contains(last, "ended") {
-		t.Errorf("a process that calls nothing ends: %v", e.cmd.ProcessState)
-	}
+	fixture.If(t, call == "none" && strings.Contains(last, "ended"),
+		"a process that calls nothing ends: %v", e.cmd.ProcessState)
 }

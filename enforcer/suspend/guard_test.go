@@ -182,9 +182,7 @@ func TestAGuardedProcessNoticesNothing(t *testing.T) {
 	fixture.Eventually(t, "it is free", c.freed)
 	c.send(syscall.SIGUSR1)
 	c.says("user defined signal 1")
-	if g.Has(pid) || g.Holds(pid) {
-		t.Error("it is still guarded")
-	}
+	fixture.If(t, g.Has(pid) || g.Holds(pid), "it is still guarded")
 }
 
 // TestAThreadGuardsEach guards processes, and gives one of them, which is stopped then and stays
@@ -306,9 +304,8 @@ func TestAProcessThatFaultsByItselfEnds(t *testing.T) {
 		if e.out.Scan() {
 			t.Errorf("it says %q", e.out.Text())
 		}
-		if _ = e.Wait(); !strings.Contains(e.err.String(), c.says) {
-			t.Errorf("it ends otherwise: %v, %s", e.ProcessState, e.err.String())
-		}
+		_ = e.Wait()
+		fixture.Contains(t, e.err.String(), c.says, "it ends otherwise: %v", e.ProcessState)
 		g.Close()
 	}
 }
@@ -355,9 +352,7 @@ func TestOneGuardIsEnough(t *testing.T) {
 		t.Errorf("it is guarded twice: %v", err)
 	}
 	first.Keep(map[int]bool{pid: true})
-	if !first.Has(pid) {
-		t.Error("it is given up")
-	}
+	fixture.If(t, !first.Has(pid), "it is given up")
 	for range 20 {
 		first.Close()
 		if err := second.Take(pid); err != nil {
@@ -369,8 +364,6 @@ func TestOneGuardIsEnough(t *testing.T) {
 	_ = c.Process.Kill()
 	fixture.Eventually(t, "it has ended", func() bool { return !second.Has(pid) })
 	for _, pid := range []int{pid, 1 << 30} { // nobody has waited for the first
-		if err := first.Take(pid); err == nil || first.Has(pid) {
-			t.Errorf("%d, which is nobody, is guarded", pid)
-		}
+		fixture.If(t, first.Take(pid) == nil || first.Has(pid), "%d, which is nobody, is guarded", pid)
 	}
 }

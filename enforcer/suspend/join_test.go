@@ -41,9 +41,7 @@ func (b *bench) back(pids ...int) {
 		b.Look(b.now)
 		return len(b.Records()) == 0
 	})
-	if !b.card.all(Running, pids...) {
-		b.t.Errorf("%v", b.card.state)
-	}
+	fixture.If(b.t, !b.card.all(Running, pids...), "%v", b.card.state)
 }
 
 func TestAProcessJoins(t *testing.T) {
@@ -93,9 +91,7 @@ func TestProcessThatCannotJoinRuns(t *testing.T) {
 		b.card.set(func() { clear(b.card.wrong) })
 		fixture.Eventually(t, "the new ones are forgotten", func() bool {
 			b.now = b.now.Add(time.Second)
-			if ends := b.Look(b.now); len(ends) > 0 {
-				t.Errorf("%q: %+v", call, ends)
-			}
+			fixture.AtMost(t, len(b.Look(b.now)), 0, "%q", call)
 			return slices.Equal(b.pids(), []int{2})
 		})
 		if r := b.file[0]; r.Phase != Suspended || !b.card.all(Checkpointed, 2) || !b.card.all(Running, 3) ||
@@ -114,17 +110,14 @@ func TestWhatCannotBeRecordedDoesNotJoin(t *testing.T) {
 	b.Keep = func([]Record) error { return errors.New("disk full") }
 	fixture.Fails(t, b.Join(b.now, job, processes(3)), "disk full", "the join")
 	b.Keep, b.Room = keep, func(bytes, _ map[int]uint64) error {
-		if !maps.Equal(bytes, map[int]uint64{3: 100}) {
-			t.Errorf("room is asked for %v", bytes)
-		}
+		fixture.If(t, !maps.Equal(bytes, map[int]uint64{3: 100}), "room is asked for %v", bytes)
 		return refuse(HostMemory, "full")
 	}
 	fixture.Equal(t, ReasonOf(b.Join(b.now, job, processes(3))), HostMemory, "the order")
 	fixture.Equal(t, ReasonOf(b.Suspend(b.now, job, processes(2, 3), "x")), HostMemory, "the order")
 	r, _ := b.Record(job)
-	if r.Phase != Suspended || r.Why != "ordered" || len(r.Processes) != 1 || !b.card.all(Running, 3) {
-		t.Errorf("%+v, %v", r, b.card.state)
-	}
+	fixture.If(t, r.Phase != Suspended || r.Why != "ordered" || len(r.Processes) != 1 || !b.card.all(Running, 3),
+		"%+v, %v", r, b.card.state)
 	if n := b.Totals().Refused; n[Other] != 1 || n[HostMemory] != 2 {
 		t.Errorf("%v", n)
 	}
@@ -345,16 +338,14 @@ func TestRetry(t *testing.T) {
 	_ = b.Resume(b.now, job, "wanted")
 	b.end()
 	b.Retry(b.now, job)
-	if b.Look(b.now); b.work[job].ends != nil {
-		t.Error("it is tried again at once")
-	}
+	b.Look(b.now)
+	fixture.If(t, b.work[job].ends != nil, "it is tried again at once")
 	none := uint64(1)
 	b.card.set(func() { clear(b.card.wrong); b.card.said = &none })
 	b.end()
 	b.card.set(func() { b.card.said = nil })
 	b.Retry(b.now, job)
-	if b.Look(b.now); b.work[job].ends == nil {
-		t.Error("it is not tried again")
-	}
+	b.Look(b.now)
+	fixture.If(t, b.work[job].ends == nil, "it is not tried again")
 	b.Retry(b.now, another)
 }

@@ -56,9 +56,8 @@ func TestRoom(t *testing.T) {
 		"no process": {nil, 4, 1, CgroupMemory},
 	} {
 		err := machine(t, c.files).Room(map[int]uint64{c.pid: c.mib << 20}, nil)
-		if (err == nil) != (c.reason == "") || err != nil && ReasonOf(err) != c.reason {
-			t.Errorf("%s: %v, want %q", name, err, c.reason)
-		}
+		fixture.If(t, (err == nil) != (c.reason == "") || err != nil && ReasonOf(err) != c.reason,
+			"%s: %v, want %q", name, err, c.reason)
 	}
 }
 
@@ -109,8 +108,7 @@ func TestRoomBesideOthers(t *testing.T) {
 			"the limit of cgroup /a leaves 20 MiB, and other workloads are about to take 6 MiB"},
 	} {
 		err := h.Room(all, c.others)
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v", name, err)
-		}
+		fixture.If(t, (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want),
+			"%s: %v", name, err)
 	}
 }

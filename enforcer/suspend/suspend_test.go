@@ -335,9 +335,7 @@ func TestRefusals(t *testing.T) {
 	maps.DeleteFunc(b.work, func(s audit.Subject, _ *work) bool { return s != job })
 	fixture.Equal(t, ReasonOf(b.Suspend(b.now, other, nil, "")), NotCUDA, "without processes")
 	b.Room = func(bytes, _ map[int]uint64) error {
-		if !maps.Equal(bytes, map[int]uint64{3: 100}) {
-			t.Errorf("room is asked for %v", bytes)
-		}
+		fixture.If(t, !maps.Equal(bytes, map[int]uint64{3: 100}), "room is asked for %v", bytes)
 		return refuse(HostMemory, "full")
 	}
 	fixture.Equal(t, ReasonOf(b.Suspend(b.now, other, processes(3), "")), HostMemory, "without room")
@@ -368,9 +366,7 @@ func TestAResumptionWaitsForRoom(t *testing.T) {
 		at = append(at, b.now.Sub(began))
 		began = b.now
 	}
-	if at[3] < 2*retryFirst || at[3] < at[1] {
-		t.Errorf("tries after %v", at)
-	}
+	fixture.If(t, at[3] < 2*retryFirst || at[3] < at[1], "tries after %v", at)
 	b.card.set(func() { b.card.free = 12 })
 	b.runs(2, 3)
 }
@@ -521,9 +517,7 @@ func TestTextsHaveNumbers(t *testing.T) {
 	s := Suspender{Free: func(string) (uint64, bool) { return 300 << 20, true }}
 	err := s.fits([]Process{{Memory: map[string]uint64{"GPU-0": 45 << 20}}}, nil)
 	want := "GPU-0 has no room for 45 MiB: 300 MiB are free, and 256 MiB are kept for others"
-	if err == nil || err.Error() != want {
-		t.Errorf("%v, want %s", err, want)
-	}
+	fixture.If(t, err == nil || err.Error() != want, "%v, want %s", err, want)
 	fixture.Must(t, s.fits([]Process{{Memory: map[string]uint64{"GPU-0": 44 << 20}}}, nil))
 	h := machine(t, map[string]string{"a/b/memory.max": mib(30), "a/b/memory.current": mib(11)})
 	for bytes, want := range map[uint64]string{
@@ -606,9 +600,8 @@ func TestTwoResumeAtOnce(t *testing.T) {
 		}
 		return len(ends) == 2
 	})
-	if ends[job.Workload] != nil || ReasonOf(ends["x"]) != GPUMemory || !b.card.all(Checkpointed, 3) {
-		t.Errorf("%v, %v", ends, b.card.calls)
-	}
+	fixture.If(t, ends[job.Workload] != nil || ReasonOf(ends["x"]) != GPUMemory || !b.card.all(Checkpointed, 3),
+		"%v, %v", ends, b.card.calls)
 }
 
 // TestBrokenProcessIsReported loses the process that the driver broke, and no other.
@@ -717,9 +710,8 @@ func TestForeignLockStays(t *testing.T) {
 			!strings.Contains(end.Err.Error(), "the driver says that 3 is "+state.String()) {
 			t.Errorf("%v: %+v", state, end)
 		}
-		if len(b.Records()) > 0 || len(b.file) > 0 || len(b.card.calls) > 0 {
-			t.Errorf("%v: %+v, %v", state, b.file, b.card.calls)
-		}
+		fixture.If(t, len(b.Records()) > 0 || len(b.file) > 0 || len(b.card.calls) > 0,
+			"%v: %+v, %v", state, b.file, b.card.calls)
 	}
 }
 
@@ -735,9 +727,7 @@ func TestAnotherProcessWithThePIDIsLeftAlone(t *testing.T) {
 		b.card.gone[2] = true
 		b.Restore(b.now, []Record{{Tenant: "a", Workload: "slurm:1", Phase: phase, Processes: processes(2)}})
 		b.Look(b.now)
-		if len(b.Records()) > 0 || len(b.file) > 0 {
-			t.Errorf("%s: %+v", phase, b.file)
-		}
+		fixture.If(t, len(b.Records()) > 0 || len(b.file) > 0, "%s: %+v", phase, b.file)
 		b.order(2)
 		fixture.Need(t, ReasonOf(b.end().Err), NotCUDA, "the end")
 	}

@@ -68,9 +68,8 @@ func TestComparisonWithPartners(t *testing.T) {
 	}
 	r := newRig(5) // no job is known
 	r.step(3*time.Minute, nil)
-	if usable(r.get(PeerZScore, 0, "work_behind")) || !usable(r.get(PeerZScore, 0, "work")) {
-		t.Error("GPUs without jobs are behind each other")
-	}
+	fixture.If(t, usable(r.get(PeerZScore, 0, "work_behind")) || !usable(r.get(PeerZScore, 0, "work")),
+		"GPUs without jobs are behind each other")
 }
 
 // TestLessWorkShowsTwice holds that a GPU's work is measured by power or
@@ -130,9 +129,8 @@ func TestFlopsBelongToOneWorkload(t *testing.T) {
 		d.Derive(s, time.Unix(1e9, 0))
 		sum := 0.0
 		for _, sample := range s.Of(JobFlops) {
-			if sum += sample.Value; sample.Labels[2] != "a" {
-				t.Errorf("of %s", sample.Labels[2])
-			}
+			sum += sample.Value
+			fixture.Equal(t, sample.Labels[2], "a", "of")
 		}
 		fixture.Equal(t, sum, c.want, "%v", c.users)
 	}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestPeersAreComparedByLikeLoad(t *testing.T) {
@@ -51,9 +53,8 @@ func TestPeersAreComparedByLikeLoad(t *testing.T) {
 		}
 		r.gpus[0].values[power] = min(r.gpus[0].values[power], 560)
 		r.step(time.Minute, nil)
-		if got := r.last.Of(PeerZScore); len(got) > 0 {
-			t.Errorf("%s: after a minute nobody knows for how long they have run: %v", c.name, got)
-		}
+		fixture.AtMost(t, len(r.last.Of(PeerZScore)), 0,
+			"%s: after a minute nobody knows for how long they have run", c.name)
 		r.step(2*time.Minute, nil)
 		was := r.gpus[1].values
 		for _, i := range []int{utilization, power, tensorActivity} { // a pass without readings is no change of load
@@ -65,13 +66,11 @@ func TestPeersAreComparedByLikeLoad(t *testing.T) {
 		}
 		r.step(step, nil)
 		z, by := r.get(PeerZScore, 0, "temperature"), r.get(PeerDeviationCelsius, 0, "temperature")
-		if c.heat && (z != 7.5 || by != 15) || !c.heat && usable(z) {
-			t.Errorf("%s: %g degrees more score %g; want 15 and 7.5: %v", c.name, by, z, c.heat)
-		}
+		fixture.If(t, c.heat && (z != 7.5 || by != 15) || !c.heat && usable(z),
+			"%s: %g degrees more score %g; want 15 and 7.5: %v", c.name, by, z, c.heat)
 		z, ratio := r.get(PeerZScore, 0, "power"), r.get(PeerDeviationRatio, 0, "power")
-		if c.power && (z < 20 || ratio < .1) || !c.power && usable(z) {
-			t.Errorf("%s: a power of %+g scores %g; want a comparison: %v", c.name, ratio, z, c.power)
-		}
+		fixture.If(t, c.power && (z < 20 || ratio < .1) || !c.power && usable(z),
+			"%s: a power of %+g scores %g; want a comparison: %v", c.name, ratio, z, c.power)
 	}
 }
 

@@ -108,9 +108,7 @@ func TestScoresOutliveARestart(t *testing.T) {
 		t.Errorf("%g errors an hour, sum %g", rate, sum)
 	}
 	for _, bad := range []string{``, `[]`, `{"gpus":{"x":5}}`} {
-		if err := New().Restore([]byte(bad), asItIs); err == nil {
-			t.Errorf("%q is taken for a state", bad)
-		}
+		fixture.If(t, New().Restore([]byte(bad), asItIs) == nil, "%q is taken for a state", bad)
 	}
 	odd := newRig(1)
 	text = []byte(`{"gpus":{"` + odd.gpus[0].uuid +
@@ -221,9 +219,8 @@ func TestMinuteOfCorrectedErrors(t *testing.T) {
 		}
 	}
 	var e errorRate
-	if e.add(math.NaN()); e.Seen {
-		t.Error("errors that nobody counts are seen")
-	}
+	e.add(math.NaN())
+	fixture.If(t, e.Seen, "errors that nobody counts are seen")
 }
 
 // minutes runs a GPU under a load for n minutes; its temperature is known in
@@ -243,9 +240,8 @@ func (f *drift) minutes(n int, load, celsius float64, known int) {
 func TestBaselineTakesAnHour(t *testing.T) {
 	t.Parallel()
 	var f drift
-	if f.minutes(windowSize-1, 0, 60, windowSize); f.known {
-		t.Error("it is known before the hour is over")
-	}
+	f.minutes(windowSize-1, 0, 60, windowSize)
+	fixture.If(t, f.known, "it is known before the hour is over")
 	if f.minutes(1, .1, 60, 1); !f.known || f.center[coreTemperature] != 60 || f.sigma[coreTemperature] != 1 ||
 		f.learning != nil || f.sigma[power] != 0 {
 		t.Errorf("after an hour it is known: %v, %g and %g", f.known, f.center[coreTemperature],
@@ -262,9 +258,8 @@ func TestBaselineTakesAnHour(t *testing.T) {
 	}
 	f.minutes(1, 0, 62, 1)
 	fixture.Equal(t, up(), 4, "the load as it was, and two degrees more")
-	if f.minutes(windowSize-1, .5, 90, windowSize); !f.known {
-		t.Error("another load counts from when it was as before")
-	}
+	f.minutes(windowSize-1, .5, 90, windowSize)
+	fixture.If(t, !f.known, "another load counts from when it was as before")
 	if f.minutes(1, .5, 90, 1); f.known || up() != 0 {
 		t.Errorf("another load for an hour: %v, %g", f.known, up())
 	}
@@ -282,9 +277,7 @@ func TestBaselineTakesAnHour(t *testing.T) {
 	}
 	var idle drift
 	idle.minutes(windowSize, math.NaN(), 60, windowSize)
-	if idle.known || idle.learning != nil {
-		t.Error("a load that is not known is learned")
-	}
+	fixture.If(t, idle.known || idle.learning != nil, "a load that is not known is learned")
 	for other, want := range map[float64]bool{.1: true, .11: false} {
 		var f drift
 		f.minutes(windowSize-1, 0, 60, windowSize)
@@ -343,8 +336,7 @@ func TestScoreAgainstSiblings(t *testing.T) {
 	} {
 		p := peer{value: c.value}
 		p.compare(c.others, c.floor)
-		if p.ok != (c.z != -1) || p.ok && (far(p.z, c.z, 1e-9) || far(p.ratio, c.ratio, 1e-9)) {
-			t.Errorf("%g beside %v: %+v; want %g and %g", c.value, c.others, p, c.z, c.ratio)
-		}
+		fixture.If(t, p.ok != (c.z != -1) || p.ok && (far(p.z, c.z, 1e-9) || far(p.ratio, c.ratio, 1e-9)),
+			"%g beside %v: %+v; want %g and %g", c.value, c.others, p, c.z, c.ratio)
 	}
 }

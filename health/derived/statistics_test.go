@@ -54,9 +54,8 @@ func TestMediansMatchSortedNumbers(t *testing.T) {
 			t.Fatalf("the deviation of %v is %g, want %g", w.sorted[:w.n], got, want)
 		}
 	}
-	if !math.IsNaN(Median(nil)) || !math.IsNaN(new(window).median()) || !math.IsNaN(new(window).mad(0)) {
-		t.Error("nothing has a median")
-	}
+	fixture.If(t, !math.IsNaN(Median(nil)) || !math.IsNaN(new(window).median()) || !math.IsNaN(new(window).mad(0)),
+		"nothing has a median")
 }
 
 func TestMomentsMatchTheWindow(t *testing.T) {
@@ -123,9 +122,8 @@ func TestTheilSenFindsTheTrend(t *testing.T) {
 			wild++
 		}
 	}
-	if covered < runs*92/100 || covered > runs*99/100 {
-		t.Errorf("the interval holds the slope in %d of %d cases, want 95 %%", covered, runs)
-	}
+	fixture.If(t, covered < runs*92/100 || covered > runs*99/100,
+		"the interval holds the slope in %d of %d cases, want 95 %%", covered, runs)
 	fixture.AtMost(t, excluded, runs*8/100, "… of %d flat series have a trend, want 5 %%", runs)
 	fixture.AtMost(t, wild, 0, "a fifth of wild points moved … of %d slopes", runs)
 	if slope, low, high := theilSen([]float64{0, 1, 2}, []float64{0, 3, 6}, nil); slope != 3 || low != 3 || high != 3 {
@@ -165,9 +163,8 @@ func TestEWMAForgets(t *testing.T) {
 	fixture.Equal(t, ewma(math.NaN(), 5, time.Second, time.Minute), 5, "the first value gives")
 	one, two := ewma(0, 1, time.Minute, time.Minute), ewma(ewma(0, 1, 30*time.Second, time.Minute),
 		1, 30*time.Second, time.Minute)
-	if far(one, 1-1/math.E, 1e-12) || far(one, two, 1e-12) {
-		t.Errorf("after tau: %g and in two steps %g, want 1-1/e", one, two)
-	}
+	fixture.If(t, far(one, 1-1/math.E, 1e-12) || far(one, two, 1e-12),
+		"after tau: %g and in two steps %g, want 1-1/e", one, two)
 }
 
 func count(b bool) int {

@@ -127,9 +127,7 @@ func TestRemovedTenantHasNoTrend(t *testing.T) {
 	}
 	r.step(step, func(float64) { r.now = noTenant })
 	for _, m := range []*collectors.Metric{QuotaMemoryExhaustion, QuotaGuaranteeExhaustion, ForecastConfidence} {
-		if left := r.last.Of(m); len(left) != 0 {
-			t.Errorf("it has left, and there is %v", left)
-		}
+		fixture.Equal(t, len(r.last.Of(m)), 0, "it has left, and there is")
 	}
 	r.step(goneAfter+step, func(float64) {})
 	fixture.Equal(t, len(r.cards[0].tenancies), 0, "tenants after it left")
@@ -187,9 +185,8 @@ func TestShareTrendSurvivesAPause(t *testing.T) {
 		now = now.Add(memoryEvery)
 		tenant.note(now)
 		tenant.now[tenantTarget] = 0
-		if tenant.note(now.Add(memoryEvery)); tenant.starved.ok || tenant.starved.row != 5 {
-			t.Errorf("in a pause: %+v", tenant.starved)
-		}
+		tenant.note(now.Add(memoryEvery))
+		fixture.If(t, tenant.starved.ok || tenant.starved.row != 5, "in a pause: %+v", tenant.starved)
 		tenant.now[tenantTarget] = .8
 		tenant.note(now.Add(paused))
 		if n := len(tenant.deficit.Values); n != want || far(tenant.deficit.Values[n-1], .3, 1e-9) ||
@@ -212,13 +209,11 @@ func TestLossOfShareIsATrend(t *testing.T) {
 		tenant.now[tenantGuarantee], tenant.now[tenantTarget], tenant.now[tenantShare] = .3, .9, .5
 		each := c.loss / float64(c.points-1)
 		tenant.deficit = *trending(.1, repeated(c.points-1, each)...)
-		if tenant.starve(nil); tenant.starved.ok != c.want || c.want &&
-			math.Abs(tenant.starved.seconds*each-.2) > 1e-9 {
-			t.Errorf("%+v: %+v", c, tenant.starved)
-		}
+		tenant.starve(nil)
+		fixture.If(t, tenant.starved.ok != c.want || c.want &&
+			math.Abs(tenant.starved.seconds*each-.2) > 1e-9, "%+v: %+v", c, tenant.starved)
 	}
 	tenant := tenancy{now: noTenant, starved: forecast{ok: true, row: 3}}
-	if tenant.starve(nil); !tenant.starved.ok || tenant.starved.row != 3 {
-		t.Errorf("a pause says something: %+v", tenant.starved)
-	}
+	tenant.starve(nil)
+	fixture.If(t, !tenant.starved.ok || tenant.starved.row != 3, "a pause says something: %+v", tenant.starved)
 }

@@ -51,9 +51,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	r.extra = append(r.extra, linkSamples(r.gpus[0], 100, 0, 0)...)
 	r.step(time.Minute, nil)
 	c := r.cards[0]
-	if len(r.cards) != mostCards || len(c.residents) != mostWorkloads || len(c.links) != mostLinks {
-		t.Errorf("%d GPUs, %d workloads, %d links", len(r.cards), len(c.residents), len(c.links))
-	}
+	fixture.If(t, len(r.cards) != mostCards || len(c.residents) != mostWorkloads || len(c.links) != mostLinks,
+		"%d GPUs, %d workloads, %d links", len(r.cards), len(c.residents), len(c.links))
 	for i := range 5000 {
 		r.Fault(incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint(i), Class: incident.HardwareFault,
 			Severity: incident.Info, Entity: incident.Entity{UUID: fmt.Sprint("GPU-", i)}}, r.now)

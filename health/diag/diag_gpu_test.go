@@ -76,9 +76,8 @@ func TestGPUDiagRefuses(t *testing.T) {
 	fixture.Need(t, err != nil || r.Error != "", false, "%+v, %v", r, err)
 	o := Options{GPUs: []string{"0"}}
 	text, status := tested(t, this, o).Report("text", incident.Warning)
-	if status != 3 || !strings.Contains(text, "GPU 0 was not tested: it is in use ") {
-		t.Errorf("exit status %d\n%s", status, text)
-	}
+	fixture.If(t, status != 3 || !strings.Contains(text, "GPU 0 was not tested: it is in use "),
+		"exit status %d\n%s", status, text)
 	t.Log(strings.SplitN(text, "\n", 2)[0])
 	user.close()
 	if text, status := tested(t, this, o).Report("text", incident.Warning); status != 0 {
@@ -116,9 +115,8 @@ func TestGPUDiagKernels(t *testing.T) {
 				t.Fatalf("%s: %d of %d SMs, %v", u.Name, len(tally.Of), facts.SMs, err)
 			}
 			for sm, s := range tally.Of {
-				if s.Tiles == 0 || (s.Wrong > 0) != (sm == injured) {
-					t.Errorf("%s with a fault in SM %d: SM %d has %+v", u.Name, injured, sm, s)
-				}
+				fixture.If(t, s.Tiles == 0 || (s.Wrong > 0) != (sm == injured),
+					"%s with a fault in SM %d: SM %d has %+v", u.Name, injured, sm, s)
 			}
 		}
 	}

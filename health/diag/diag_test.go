@@ -113,9 +113,8 @@ func TestDiagFindings(t *testing.T) {
 			r := tested(t, c.host, Options{})
 			fixture.EqualSlices(t, r.failures(), c.want, "failures")
 			text, status := r.Report("text", incident.Warning)
-			if status != c.status || !strings.Contains(text, c.says) {
-				t.Errorf("exit status %d, want %d, and %q in\n%s", status, c.status, c.says, text)
-			}
+			fixture.If(t, status != c.status || !strings.Contains(text, c.says),
+				"exit status %d, want %d, and %q in\n%s", status, c.status, c.says, text)
 		})
 	}
 }

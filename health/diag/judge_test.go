@@ -597,9 +597,8 @@ func TestReportOfAHost(t *testing.T) {
 			got += fmt.Sprintf("; %s %s", f.Check, f.Entity.GPU)
 		}
 		fixture.Equal(t, got, c.want, "%s", name)
-		if r.Source != "diag" || r.Level != 2 || r.Node != "node7" || r.Time.Before(o.begun) {
-			t.Errorf("%s: %+v", name, r)
-		}
+		fixture.If(t, r.Source != "diag" || r.Level != 2 || r.Node != "node7" || r.Time.Before(o.begun),
+			"%s: %+v", name, r)
 	}
 }
 
@@ -612,9 +611,8 @@ func TestReportOrder(t *testing.T) {
 	o.cards[2].skipped = "busy"
 	r := o.report()
 	fixture.Equal(t, r.Results[len(r.Results)-1].row(), "2 all skipped none 0/0 : busy", "the last result is")
-	if r.Seconds < 12.3 || math.Abs(r.Seconds*10-math.Round(r.Seconds*10)) > 1e-6 {
-		t.Errorf("the test took %v s", r.Seconds)
-	}
+	fixture.If(t, r.Seconds < 12.3 || math.Abs(r.Seconds*10-math.Round(r.Seconds*10)) > 1e-6,
+		"the test took %v s", r.Seconds)
 	var names []string
 	for _, one := range r.Results {
 		names = append(names, one.GPU+one.Test)

@@ -91,9 +91,8 @@ func TestExitStatuses(t *testing.T) {
 		}
 		line, status := r.Report("line", c.least)
 		judged, _ := r.Judgement.Report("line", c.least)
-		if status != c.want || line != judged {
-			t.Errorf("%s: exit status %d, %q instead of %q", name, status, line, judged)
-		}
+		fixture.If(t, status != c.want || line != judged,
+			"%s: exit status %d, %q instead of %q", name, status, line, judged)
 	}
 }
 

@@ -166,12 +166,9 @@ func TestWorkerFails(t *testing.T) {
 				if errors.As(why, new(unable)) {
 					told, other = other, told
 				}
-				if !strings.Contains(told, why.Error()) || other != "" {
-					t.Errorf("%s: error %q, skipped %q", call, r.Error, r.Skipped)
-				}
-				if call == "copy" && told != "copy, host to gpu: "+why.Error() {
-					t.Errorf("told %q", told)
-				}
+				fixture.If(t, !strings.Contains(told, why.Error()) || other != "",
+					"%s: error %q, skipped %q", call, r.Error, r.Skipped)
+				fixture.If(t, call == "copy" && told != "copy, host to gpu: "+why.Error(), "told %q", told)
 			})
 		}
 	}
@@ -283,16 +280,13 @@ func TestLaunches(t *testing.T) {
 			l.calls = nil
 			got, err := sums(d, Units[0], Order{Fault: c.fault})
 			text := strings.ReplaceAll(strings.Join(l.calls, ", "), "products tensor_f16 ", "")
-			if err != nil || text != c.want {
-				t.Errorf("%v: %s, %v; want %s", c.took, text, err, c.want)
-			}
+			fixture.If(t, err != nil || text != c.want, "%v: %s, %v; want %s", c.took, text, err, c.want)
 			if took := map[bool]time.Duration{true: 3 * c.took}[c.timed]; got.Took != took ||
 				(got.Operations > 0) != c.timed {
 				t.Errorf("%v: took %v, want %v; %v operations", c.took, got.Took, took, got.Operations)
 			}
-			if wrong := got.Of[injuredSM].Wrong; (wrong > 0) != (c.fault == WrongSM) || got.Of[0].Wrong > 0 {
-				t.Errorf("%v: %+v", c.fault, got.Of)
-			}
+			fixture.If(t, (got.Of[injuredSM].Wrong > 0) != (c.fault == WrongSM) || got.Of[0].Wrong > 0,
+				"%v: %+v", c.fault, got.Of)
 		})
 	}
 }

@@ -25,10 +25,8 @@ func readable(t *testing.T, e Event) {
 			t.Errorf("%q cannot be shown", s)
 		}
 	}
-	if e.Message == "" || e.ID == "" || e.Version != EventVersion || e.Kind != KindIncident || e.Severity == None ||
-		e.Count < 1 || len(e.Sources) == 0 || e.Last.Before(e.First) {
-		t.Errorf("%+v is incomplete", e)
-	}
+	fixture.If(t, e.Message == "" || e.ID == "" || e.Version != EventVersion || e.Kind != KindIncident || e.Severity == None ||
+		e.Count < 1 || len(e.Sources) == 0 || e.Last.Before(e.First), "%+v is incomplete", e)
 }
 
 // A desk has a Correlator and its reports, by ID.
@@ -159,12 +157,11 @@ func TestRecordedKernelLog(t *testing.T) {
 		id               string
 	}{{31, 698, 2, "01234567-373"}, {43, 745, 2, "01234567-374"}, {13, 787, 4, "01234567-375"}} {
 		e := all[i]
-		if e.Code != want.code || e.PID != want.pid || e.Count != want.count || e.ID != want.id ||
+		fixture.If(t, e.Code != want.code || e.PID != want.pid || e.Count != want.count || e.ID != want.id ||
 			e.Comm != "python3" || e.Workload != fmt.Sprintf("slurm:%d", want.pid) ||
 			!slices.Equal(e.Sources, []string{"kmsg", "nvml"}) || e.Entity != gpu0 || e.Check != "xid_tenant" ||
-			e.Class != ApplicationFault || e.Node != "n1" || e.Boot == "" {
-			t.Errorf("incident %d is %+v, want %+v", i, e, want)
-		}
+			e.Class != ApplicationFault || e.Node != "n1" || e.Boot == "",
+			"incident %d is %+v, want %+v", i, e, want)
 	}
 	fixture.Equal(t, d.Losses(), Losses{}, "losses")
 	if m := all[0].Message; !strings.HasPrefix(m,
@@ -193,9 +190,8 @@ func TestIncidentIsReportedAtOnceAndUpdated(t *testing.T) {
 	d.to(7*second).kernel(10, "NVRM: Xid (PCI:0000:00:06): 31, pid=5, name=x, Ch")
 	d.kernel(11, "NVRM: Xid (PCI:0000:9b:00): 31, pid=5, name=x, Ch")
 	d.kernel(12, "NVRM: Xid (PCI:0000:00:06): 13, pid=5, name=x, Ch")
-	if all = d.incidents(); len(all) != 4 || all[2].Entity != gpu1 || all[0].Count != 2 {
-		t.Errorf("%+v", all)
-	}
+	all = d.incidents()
+	fixture.If(t, len(all) != 4 || all[2].Entity != gpu1 || all[0].Count != 2, "%+v", all)
 }
 
 func TestLateDriverEvent(t *testing.T) {
@@ -458,9 +454,7 @@ func TestFirstReportPrevails(t *testing.T) {
 	}
 	s.PID, s.Comm, s.GI, s.Text = 78, "other", "4", "it does not"
 	for range 2 {
-		if told := tell(s); len(told) != 0 {
-			t.Errorf("what says otherwise is told: %+v", told)
-		}
+		fixture.Equal(t, len(tell(s)), 0, "what says otherwise is told")
 	}
 	d.to(time.Minute)
 	if e := d.incidents()[0]; e.Count != 5 || e.PID != 77 || e.Comm != "python3" || e.GI != "3" ||

@@ -104,9 +104,8 @@ func TestProcessIsNamedOnlyIfOnTheGPU(t *testing.T) {
 			for _, h := range e.Present {
 				present = append(present, h.PID)
 			}
-			if e.PID != c.want || !slices.Equal(present, c.present) {
-				t.Errorf("the process is %d, and there were %v; want %d, %v", e.PID, present, c.want, c.present)
-			}
+			fixture.If(t, e.PID != c.want || !slices.Equal(present, c.present),
+				"the process is %d, and there were %v; want %d, %v", e.PID, present, c.want, c.present)
 			unknown := ", by an unknown process"
 			for i, pid := range c.present {
 				unknown += []string{"; on the GPU: ", ", "}[min(i, 1)] + fmt.Sprintf("job-%d (pid %[1]d)", pid)
@@ -162,9 +161,7 @@ func TestProcessOfUnknownAgeIsNamed(t *testing.T) {
 			return host.Process{PID: pid, Comm: "job", Start: 99, Workload: p.Workload}, true
 		}
 		d.kernel(1, line(5, "job"))
-		if e := d.incidents()[0]; e.PID != want {
-			t.Errorf("a process with start %d, and one with 99 now: PID %d, want %d", start, e.PID, want)
-		}
+		fixture.Equal(t, d.incidents()[0].PID, want, "a process with start %d, and one with 99 now: PID", start)
 	}
 }
 
@@ -325,8 +322,7 @@ func TestTwoHundredFaults(t *testing.T) {
 			}
 		}
 		t.Logf("asked every %v: of %d faults %d right, %d unknown, %d wrong", every, faults, right, unknown, wrong)
-		if every == second/10 && right*100 < faults*95 {
-			t.Errorf("%d of %d names are right, want 95 %%", right, faults)
-		}
+		fixture.If(t, every == second/10 && right*100 < faults*95,
+			"%d of %d names are right, want 95 %%", right, faults)
 	}
 }

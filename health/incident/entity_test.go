@@ -96,9 +96,8 @@ func TestEventsSurviveJSON(t *testing.T) {
 	text, back := fixture.Value(json.Marshal(e))(t), Event{}
 	fixture.Contains(t, string(text), `"severity":"critical","from":"ok","to":"unhealthy"`, "the event")
 	fixture.Must(t, json.Unmarshal(text, &back))
-	if back.Severity != Critical || back.To != Unhealthy || back.Entity != e.Entity {
-		t.Errorf("%s is read as %+v", text, back)
-	}
+	fixture.If(t, back.Severity != Critical || back.To != Unhealthy || back.Entity != e.Entity,
+		"%s is read as %+v", text, back)
 	fixture.Fails(t, json.Unmarshal([]byte(`{"severity":"bad"}`), &back), "emergency", "a severity that is none")
 }
 

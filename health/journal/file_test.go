@@ -65,9 +65,8 @@ func TestReadingEndsWithTheFirstFailure(t *testing.T) {
 		good, bad = 0, 0
 		err := readLines(strings.NewReader(text), func([]byte, incident.Event) error { return count(&good, c.goods) },
 			func([]byte) error { return count(&bad, c.bads) })
-		if !errors.Is(err, full) || good != c.good || bad != c.bad {
-			t.Errorf("%+v: %v after %d records and %d others", c, err, good, bad)
-		}
+		fixture.If(t, !errors.Is(err, full) || good != c.good || bad != c.bad,
+			"%+v: %v after %d records and %d others", c, err, good, bad)
 	}
 }
 
@@ -205,9 +204,8 @@ func TestImmovableDamage(t *testing.T) {
 	text := "junk\n" + journalText(t, happened(1))
 	fixture.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	events, repaired, err := loadFile(path)
-	if err != nil || repaired == nil || repaired.What != "journal_damaged" || len(events.byID) != 1 {
-		t.Errorf("%+v, %v", repaired, err)
-	}
+	fixture.If(t, err != nil || repaired == nil || repaired.What != "journal_damaged" || len(events.byID) != 1,
+		"%+v, %v", repaired, err)
 	if kept, err := os.ReadFile(path); err != nil || string(kept) != text {
 		t.Errorf("the file is now %q, %v; want it as it was", kept, err)
 	}
@@ -220,9 +218,7 @@ func TestUnreadableFileIsNotRepaired(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "events.jsonl")
 	file := fixture.Value(os.Create(path))(t)
 	fixture.Must(t, file.Close())
-	if err := repair(file, path); err == nil {
-		t.Error("it was repaired")
-	}
+	fixture.If(t, repair(file, path) == nil, "it was repaired")
 }
 
 // FuzzReadLines holds that damage never removes an earlier record, that good
@@ -290,9 +286,8 @@ func TestFullDisk(t *testing.T) {
 		time.Sleep(retryAfter)
 		synctest.Wait()
 		codes := fileCodes(t, dir, 0)
-		if fmt.Sprint(codes[:4]) != "[0 1 2 3]" || codes[len(codes)-1] != 0 {
-			t.Errorf("written when there is room again: %v", codes)
-		}
+		fixture.If(t, fmt.Sprint(codes[:4]) != "[0 1 2 3]" || codes[len(codes)-1] != 0,
+			"written when there is room again: %v", codes)
 		if e := j.Events(Filter{Kind: incident.KindAgent})[0]; e.What != "journal_lost" || e.Count != int(lost) ||
 			e.Severity != incident.Warning {
 			t.Errorf("%+v, want a record of the gap", e)
@@ -324,9 +319,8 @@ func TestFillingFileSystem(t *testing.T) {
 		}
 		synctest.Wait()
 		codes := fileCodes(t, dir, 0) // fails on a half of a record
-		if len(codes) < 5 || len(codes) > 13 || strings.Count(log.String(), "no space left") != 1 {
-			t.Errorf("%v fitted, log %s", codes, log)
-		}
+		fixture.If(t, len(codes) < 5 || len(codes) > 13 || strings.Count(log.String(), "no space left") != 1,
+			"%v fitted, log %s", codes, log)
 		fixture.Must(t, syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size=1m"))
 		time.Sleep(retryAfter)
 		synctest.Wait()
@@ -363,9 +357,7 @@ func TestDisappearingDirectories(t *testing.T) {
 			fixture.Must(t, os.Remove(dir))
 			time.Sleep(retryAfter)
 			synctest.Wait()
-			if codes := fileCodes(t, dir, 0); fmt.Sprint(codes) != "[1]" {
-				t.Errorf("file holds %v", codes)
-			}
+			fixture.Equal(t, fmt.Sprint(fileCodes(t, dir, 0)), "[1]", "file holds")
 		})
 	})
 	t.Run("never", func(t *testing.T) {

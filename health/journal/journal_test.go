@@ -98,9 +98,8 @@ func TestNewestOfAnIDIsKept(t *testing.T) {
 	j.Append(incident.Event{Kind: incident.KindAgent, Value: math.NaN(), Threshold: math.Inf(1)})
 	j.Append(incident.Event{Kind: incident.KindAgent})
 	two := j.Events(Filter{Limit: 2})
-	if two[0].ID == "" || two[0].ID == two[1].ID || two[0].Time.IsZero() || two[1].Value != 0 {
-		t.Errorf("%+v: want IDs and times of their own, and no NaN", two)
-	}
+	fixture.If(t, two[0].ID == "" || two[0].ID == two[1].ID || two[0].Time.IsZero() || two[1].Value != 0,
+		"%+v: want IDs and times of their own, and no NaN", two)
 }
 
 func TestUnencodableRecordsAreCounted(t *testing.T) {
@@ -131,15 +130,12 @@ func TestEventsSurviveARestart(t *testing.T) {
 		for i, n := range all {
 			fixture.Need(t, n, 40-len(all)+i, "files hold %v, %v, %v", oldest, middle, newest)
 		}
-		if len(all) == 40 || len(middle) < 5 {
-			t.Errorf("files hold %v, %v, %v: not rotated as they should", oldest, middle, newest)
-		}
+		fixture.If(t, len(all) == 40 || len(middle) < 5,
+			"files hold %v, %v, %v: not rotated as they should", oldest, middle, newest)
 		var size int64
 		for i := range 3 {
 			info, err := os.Stat(j.file.name(i))
-			if err != nil || info.Size() > 2000 || info.Mode().Perm()&0o007 != 0 {
-				t.Errorf("%v, %v", info, err)
-			}
+			fixture.If(t, err != nil || info.Size() > 2000 || info.Mode().Perm()&0o007 != 0, "%v, %v", info, err)
 			size += info.Size()
 		}
 		fixture.Equal(t, journalSample(t, j, Bytes), float64(size), "the journal has … bytes")
@@ -151,13 +147,10 @@ func TestEventsSurviveARestart(t *testing.T) {
 		end()
 
 		j, repairs, log, end := testJournal(t, o)
-		if len(repairs) != 0 || strings.Count(log.String(), "level=") != 0 {
-			t.Errorf("repaired %v, log %s", repairs, log)
-		}
+		fixture.If(t, len(repairs) != 0 || strings.Count(log.String(), "level=") != 0,
+			"repaired %v, log %s", repairs, log)
 		wantCodes(t, j, Filter{Limit: 3}, 38, 39, 37)
-		if e := j.Events(Filter{Limit: 1})[0]; e.Count != 9 {
-			t.Errorf("%+v, want the second record", e)
-		}
+		fixture.Equal(t, j.Events(Filter{Limit: 1})[0].Count, 9, "… want the second record")
 		if n := len(j.Events(Filter{})); n < 15 || n != len(all) {
 			t.Errorf("%d events, want the %d of all files", n, len(all))
 		}
@@ -228,9 +221,7 @@ func TestRecordsAreWrittenAtTheEnd(t *testing.T) {
 			end()
 			fixture.Need(t, j.Lost(), 0, "the last event is lost")
 		}
-		if codes := fileCodes(t, dir, 0); len(codes) != 50 {
-			t.Errorf("file holds %v", codes)
-		}
+		fixture.Equal(t, len(fileCodes(t, dir, 0)), 50, "file holds")
 	})
 }
 

@@ -178,9 +178,7 @@ func TestStreamsResumeWhereTheyBroke(t *testing.T) {
 			j.Append(happened(100 + n))
 		}
 		client, _, _ := follow(t, j, "", "i3", nil)
-		if got := ids(client.read()); len(got) != 2*defaultLimit+2 {
-			t.Errorf("%d events after a long break, want all", len(got))
-		}
+		fixture.Equal(t, len(ids(client.read())), 2*defaultLimit+2, "… events after a long break, want all")
 	})
 }
 
@@ -195,15 +193,12 @@ func TestSlowClientIsDropped(t *testing.T) {
 			synctest.Wait()
 		}
 		fixture.Equal(t, journalSample(t, j, Streams), 1, "streams")
-		if got := ids(quick.read()); len(got) != maxBehind+10 {
-			t.Errorf("the quick client got %d", len(got))
-		}
+		fixture.Equal(t, len(ids(quick.read())), maxBehind+10, "the quick client got")
 		close(stall)
 		<-ended
 		got := ids(slow.read())
-		if len(got) == 0 || len(got) > maxBehind+1 || got[len(got)-1] != fmt.Sprint("i", len(got)-1) {
-			t.Errorf("the slow client got %d, the last %v", len(got), got)
-		}
+		fixture.If(t, len(got) == 0 || len(got) > maxBehind+1 || got[len(got)-1] != fmt.Sprint("i", len(got)-1),
+			"the slow client got %d, the last %v", len(got), got)
 	})
 }
 
@@ -217,9 +212,8 @@ func TestStreamsAreBounded(t *testing.T) {
 		}
 		more, _, ended := follow(t, j, "", "", nil)
 		<-ended
-		if more.status != http.StatusServiceUnavailable || more.header.Get("Retry-After") != "15" {
-			t.Errorf("one stream too many: %d, %v", more.status, more.header)
-		}
+		fixture.If(t, more.status != http.StatusServiceUnavailable || more.header.Get("Retry-After") != "15",
+			"one stream too many: %d, %v", more.status, more.header)
 		end()
 		for _, ended := range all {
 			<-ended // otherwise synctest reports a deadlock

@@ -32,9 +32,7 @@ func TestObserverIsOwnerOfDirectory(t *testing.T) {
 	me := uint32(os.Getuid())
 	fixture.Equal(t, f.isObserver(me), false, "there is an observer without a directory")
 	fixture.Must(t, os.Mkdir(filepath.Join(f.runtimeDir, "agent"), 0o755))
-	if !f.isObserver(me) || f.isObserver(me+1) {
-		t.Errorf("uid %d is not the observer, or another is", me)
-	}
+	fixture.If(t, !f.isObserver(me) || f.isObserver(me+1), "uid %d is not the observer, or another is", me)
 	other := flags{runtimeDir: t.TempDir()}
 	fixture.Must(t, os.Symlink(filepath.Join(f.runtimeDir, "agent"), filepath.Join(other.runtimeDir, "agent")))
 	if os.Getuid() == 0 {
@@ -51,9 +49,8 @@ func TestRatesOfAGPU(t *testing.T) {
 		hosttest.Advance(12 * time.Second)
 		e := enforcedHost{Host: h}
 		link, memory, ok := e.Rates(hosttest.Told(h, collectors.Up, "gpu", "0")["uuid"])
-		if !ok || math.Abs(link/63e9-1) > .01 || math.Abs(memory/3.352e12-1) > .01 {
-			t.Errorf("%.4g and %.4g bytes a second (known: %v), want about 63e9 and 3.352e12", link, memory, ok)
-		}
+		fixture.If(t, !ok || math.Abs(link/63e9-1) > .01 || math.Abs(memory/3.352e12-1) > .01,
+			"%.4g and %.4g bytes a second (known: %v), want about 63e9 and 3.352e12", link, memory, ok)
 		for _, uuid := range []string{hosttest.Told(h, device.MIGInfo, "gpu", "1")["mig_uuid"], "GPU-none"} {
 			if link, memory, ok := e.Rates(uuid); ok {
 				t.Errorf("%q: %v and %v bytes a second, want neither", uuid, link, memory)
@@ -68,10 +65,9 @@ func TestEvidenceOfAGPU(t *testing.T) {
 	hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(12 * time.Second)
 		known := evidence(h, hosttest.Told(h, collectors.Up, "gpu", "0")["uuid"])
-		if known.Clock < 0.5 || known.Clock > 1 || math.Abs(known.PCIe/63e9-1) > .01 || known.NVLink < 4e11 ||
-			!known.Power || known.Thermal {
-			t.Errorf("%+v; want a clock held by the power limit, and the speed of the links", known)
-		}
+		fixture.If(t, known.Clock < 0.5 || known.Clock > 1 || math.Abs(known.PCIe/63e9-1) > .01 || known.NVLink < 4e11 ||
+			!known.Power || known.Thermal,
+			"%+v; want a clock held by the power limit, and the speed of the links", known)
 		fixture.Equal(t, evidence(h, "GPU-none"), jobs.Evidence{}, "of a missing GPU")
 	})
 }
@@ -151,11 +147,9 @@ func TestSuspensionsAreEvents(t *testing.T) {
 		{suspend.End{Record: r, Done: suspend.Resuming, Lost: []int{7}}, "running", "done", incident.Critical, "[7]"},
 	} {
 		e := suspended(c.end)
-		if e.Kind != incident.KindEnforcement || e.Entity.Workload != "slurm:1" || e.Entity.Tenant != "a" ||
+		fixture.If(t, e.Kind != incident.KindEnforcement || e.Entity.Workload != "slurm:1" || e.Entity.Tenant != "a" ||
 			e.Now != c.now || e.Result != c.result || e.Severity != c.severity || !strings.Contains(e.Message, c.says) ||
-			e.Was == e.Now || e.Time.IsZero() {
-			t.Errorf("%+v is told as %+v", c.end, e)
-		}
+			e.Was == e.Now || e.Time.IsZero(), "%+v is told as %+v", c.end, e)
 	}
 }
 

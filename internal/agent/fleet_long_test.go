@@ -21,9 +21,8 @@ func TestLargestFleet(t *testing.T) {
 	places := map[int]bool{}
 	for _, a := range ailments {
 		for _, p := range a.places {
-			if p < 0 || p >= hostsOfCluster || places[p] {
-				t.Errorf("place %d of %s is no host of a cluster, or ails already", p, a.fault.Kind)
-			}
+			fixture.If(t, p < 0 || p >= hostsOfCluster || places[p],
+				"place %d of %s is no host of a cluster, or ails already", p, a.fault.Kind)
 			places[p] = true
 		}
 	}

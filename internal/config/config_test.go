@@ -52,9 +52,7 @@ func TestAnotherRootAsksNoNCCL(t *testing.T) {
 	t.Parallel()
 	for root, want := range map[string]string{"": "localhost:28028", "/": "localhost:28028", t.TempDir(): ""} {
 		conf := &File{Root: root, Path: fixture.Config(t, "enforcer: {enabled: true}\n"), Log: slog.New(slog.DiscardHandler)}
-		if c, err := conf.Load(); err != nil || c.Enforcer.NCCL != want {
-			t.Errorf("root %q: NCCL is asked at %q, %v; want %q", root, c.Enforcer.NCCL, err, want)
-		}
+		fixture.Equal(t, fixture.Value(conf.Load())(t).Enforcer.NCCL, want, "root %q: NCCL is asked at", root)
 	}
 }
 
@@ -151,9 +149,8 @@ func TestMissingConfigFileIsAnError(t *testing.T) {
 		t.Errorf("loaded %s, which is gone: %v", path, err)
 	}
 	conf.Optional = true // the default path
-	if c, err := conf.Load(); err != nil || c.Collectors.Fast != Defaults().Collectors.Fast {
-		t.Errorf("no file at the default path: %v, %v", c, err)
-	}
+	fixture.Equal(t, fixture.Value(conf.Load())(t).Collectors.Fast, Defaults().Collectors.Fast,
+		"no file at the default path")
 }
 
 // FuzzConfig: any text is either a valid configuration or an error that names
@@ -175,9 +172,7 @@ func FuzzConfig(f *testing.F) {
 		} else if strings.HasPrefix(err.Error(), path+":") {
 			return
 		}
-		if err != nil {
-			t.Errorf("%q: %v", text, err)
-		}
+		fixture.If(t, err != nil, "%q: %v", text, err)
 	})
 }
 
@@ -204,10 +199,9 @@ func TestReferenceConfigHasAGoodExample(t *testing.T) {
 		Steps: steps,
 		GPUs:  []policy.Override{{GPUs: []string{"0", "3"}, Written: there}},
 	}
-	if len(rules) != 3 || !reflect.DeepEqual(rules[0], want) || rules[2].Priority != policy.PriorityIdle ||
-		rules[1].Priority != policy.PriorityNormal || rules[1].Steps.Confirm != 3 {
-		t.Errorf("the tenants are\n%+v\nwant first\n%+v", rules, want)
-	}
+	fixture.If(t, len(rules) != 3 || !reflect.DeepEqual(rules[0], want) || rules[2].Priority != policy.PriorityIdle ||
+		rules[1].Priority != policy.PriorityNormal || rules[1].Steps.Confirm != 3,
+		"the tenants are\n%+v\nwant first\n%+v", rules, want)
 }
 
 // A term needs only its row, and no code in this package.
@@ -260,9 +254,8 @@ func TestEveryTermIsDocumented(t *testing.T) {
 		"../../docs/enforcement.md": "(?m)^\\| `%s` \\| "} {
 		text := fixture.Value(os.ReadFile(path))(t)
 		for _, key := range quota.Keys() {
-			if !regexp.MustCompile(strings.Replace(form, "%s", key, 1)).Match(text) {
-				t.Errorf("%s does not explain the term %s", path, key)
-			}
+			fixture.If(t, !regexp.MustCompile(strings.Replace(form, "%s", key, 1)).Match(text),
+				"%s does not explain the term %s", path, key)
 		}
 	}
 }

@@ -60,9 +60,8 @@ func TestTenantFiles(t *testing.T) {
 			d.put(step[0], fixture.Value(strconv.Unquote(step[1]))(t))
 		}
 		names, refused := d.names()
-		if names != step[2] || !strings.HasPrefix(refused, step[3]) || refused != "" && step[3] == "" {
-			t.Errorf("%q, refused %q after %s", names, refused, step)
-		}
+		fixture.If(t, names != step[2] || !strings.HasPrefix(refused, step[3]) || refused != "" && step[3] == "",
+			"%q, refused %q after %s", names, refused, step)
 	}
 }
 
@@ -122,10 +121,8 @@ func TestTenantFilesAreBounded(t *testing.T) {
 	}
 	d.put("0000.yml", strings.Repeat("#", longestTenantFile+1))
 	_, refused := d.names()
-	if !strings.Contains(refused, "more than 1024 files are not read") ||
-		!strings.Contains(refused, "0000.yml: it has more than 262144 bytes") {
-		t.Error(refused)
-	}
+	fixture.If(t, !strings.Contains(refused, "more than 1024 files are not read") ||
+		!strings.Contains(refused, "0000.yml: it has more than 262144 bytes"), "%v", refused)
 }
 
 // The maximum number of tenants can come in files of their own. One more is

@@ -50,9 +50,8 @@ func routes(t *testing.T, file string, f *ast.File, functions []string) (all []s
 				return true
 			}
 			pattern, whole := startOf(call.Args[0])
-			if !whole && !strings.HasSuffix(pattern, "/") {
-				t.Errorf("%s: the path of a route is not written there: it begins with %q", file, pattern)
-			}
+			fixture.If(t, !whole && !strings.HasSuffix(pattern, "/"),
+				"%s: the path of a route is not written there: it begins with %q", file, pattern)
 			all = append(all, pattern)
 			return true
 		})
@@ -97,9 +96,8 @@ func TestAPIReference(t *testing.T) {
 			makes = makes || ok && s.Sel.Name == "NewServeMux"
 			return true
 		})
-		if makes != known && !strings.HasPrefix(path, "deploy/") {
-			t.Errorf("%s makes a router: %v, and routers has it: %v", path, makes, known)
-		}
+		fixture.If(t, makes != known && !strings.HasPrefix(path, "deploy/"),
+			"%s makes a router: %v, and routers has it: %v", path, makes, known)
 		registered = append(registered, routes(t, path, f, functions)...)
 		if filepath.Dir(path) == "internal/agent" {
 			registered = append(registered, orders(f)...)

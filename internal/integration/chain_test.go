@@ -129,11 +129,9 @@ func TestChainByRules(t *testing.T) {
 		if degraded(m.GroupLabels) {
 			continue
 		}
-		if m.Receiver == "team" && !slices.Contains(team, name) ||
+		fixture.If(t, m.Receiver == "team" && !slices.Contains(team, name) ||
 			m.Receiver == "page" && !slices.Contains(page, name) || m.GroupLabels["instance"] == "" ||
-			m.GroupLabels["node"] != hostName() {
-			t.Errorf("%s of %v is told to %s", name, m.GroupLabels, m.Receiver)
-		}
+			m.GroupLabels["node"] != hostName(), "%s of %v is told to %s", name, m.GroupLabels, m.Receiver)
 		together = together || name == "GPUPowerBrake" && len(m.Alerts) == 2
 		for _, a := range m.Alerts {
 			for _, what := range []string{"summary", "description", "action", "runbook_url"} {
@@ -141,9 +139,8 @@ func TestChainByRules(t *testing.T) {
 					t.Errorf("%s has the %s %q", name, what, a.Annotations[what])
 				}
 			}
-			if a.Labels["source"] != "" || a.Labels["check"] == "" || a.Labels["severity"] == "" {
-				t.Errorf("%s has the labels %v", name, a.Labels)
-			}
+			fixture.If(t, a.Labels["source"] != "" || a.Labels["check"] == "" || a.Labels["severity"] == "",
+				"%s has the labels %v", name, a.Labels)
 		}
 	}
 	// One may be told before or after the other: a busy agent reads one GPU later.
@@ -181,11 +178,9 @@ func TestChainByPush(t *testing.T) {
 		}
 		fixture.Equal(t, m.GroupLabels["alertname"], "GPULost", "a GPU that is lost is told of as … too")
 		for _, a := range m.Alerts {
-			if m.Receiver != "page" || m.GroupLabels["node"] != hostName() || m.GroupLabels["instance"] != "" ||
+			fixture.If(t, m.Receiver != "page" || m.GroupLabels["node"] != hostName() || m.GroupLabels["instance"] != "" ||
 				a.Labels["source"] != "gpusteward" || a.Annotations["summary"] == "" ||
-				a.Annotations["runbook_url"] == "" {
-				t.Errorf("told %+v", m)
-			}
+				a.Annotations["runbook_url"] == "", "told %+v", m)
 		}
 	}
 }
@@ -200,9 +195,8 @@ func TestChainByBoth(t *testing.T) {
 	c.becomes(map[string]string{"GPULost": "1 firing"})
 	for _, m := range c.told.all() {
 		for _, a := range m.Alerts {
-			if a.Labels["alertname"] == "GPULost" && a.Labels["source"] != "gpusteward" {
-				t.Errorf("told twice: %+v", m)
-			}
+			fixture.If(t, a.Labels["alertname"] == "GPULost" && a.Labels["source"] != "gpusteward",
+				"told twice: %+v", m)
 		}
 	}
 }

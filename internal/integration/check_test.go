@@ -157,9 +157,8 @@ func TestCheckValidatesAnswers(t *testing.T) {
 		})
 	}
 	status, out, _ := checks(t, "--url=http://127.0.0.1:1")
-	if status != 3 || !strings.HasPrefix(out, "UNKNOWN - ") || !strings.Contains(out, "no agent answers") {
-		t.Errorf("nobody at --url: exit status %d: %s", status, out)
-	}
+	fixture.If(t, status != 3 || !strings.HasPrefix(out, "UNKNOWN - ") || !strings.Contains(out, "no agent answers"),
+		"nobody at --url: exit status %d: %s", status, out)
 }
 
 // checks runs gpusteward check as a process of its own, with this driver.
@@ -297,10 +296,9 @@ func TestOrdersValidateAnswers(t *testing.T) {
 			_, out, errs := gpusteward(t, append(order, "--runtime.dir="+dir)...)
 			said := out + errs
 			fixture.Equal(t, strings.ContainsAny(said, "\x1b\a\u202e\u009b\r"), false, "answered %d, it says %q", status, said)
-			if passed := status != http.StatusOK || order[0] == "ack"; passed &&
-				said != "gone\ufffd[2J\ufffd]0;owned\ufffd\ufffd\ufffd31m\ufffd\nby now\n" {
-				t.Errorf("%v, answered %d, says %q: it left something out", order, status, said)
-			}
+			fixture.If(t, (status != http.StatusOK || order[0] == "ack") &&
+				said != "gone\ufffd[2J\ufffd]0;owned\ufffd\ufffd\ufffd31m\ufffd\nby now\n",
+				"%v, answered %d, says %q: it left something out", order, status, said)
 		}
 	}
 }
@@ -341,9 +339,8 @@ func TestDiagWithADriver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			status, out := c.driver(t).diags(c.env, c.args...)
-			if status != 3 || !strings.HasPrefix(out, "UNKNOWN - ") || !strings.Contains(out, c.want) {
-				t.Errorf("exit status %d, want 3 and %q:\n%s", status, c.want, out)
-			}
+			fixture.If(t, status != 3 || !strings.HasPrefix(out, "UNKNOWN - ") || !strings.Contains(out, c.want),
+				"exit status %d, want 3 and %q:\n%s", status, c.want, out)
 		})
 	}
 }

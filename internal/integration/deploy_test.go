@@ -120,10 +120,8 @@ func TestNodeProblemDetectorRunsTheCheck(t *testing.T) {
 		t.Fatalf("%+v", config)
 	}
 	rule := config.Rules[0]
-	if rule.Type != "permanent" || rule.Condition != config.Conditions[0].Type || rule.Condition != "GPUUnhealthy" ||
-		filepath.Base(rule.Path) != "gpusteward" || rule.Args[0] != "check" {
-		t.Errorf("%+v", rule)
-	}
+	fixture.If(t, rule.Type != "permanent" || rule.Condition != config.Conditions[0].Type || rule.Condition != "GPUUnhealthy" ||
+		filepath.Base(rule.Path) != "gpusteward" || rule.Args[0] != "check", "%+v", rule)
 	for fault, want := range map[string]int{"": 0, "power_brake": 0, "lost": 1} {
 		scenario := healthy
 		if fault != "" {

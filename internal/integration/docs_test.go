@@ -156,9 +156,8 @@ func TestDocumentsMetrics(t *testing.T) {
 	for path, text := range documents(t) {
 		text = strings.NewReplacer(recorded...).Replace(text)
 		for _, name := range metricName.FindAllString(text, -1) {
-			if n++; !exists(name) {
-				t.Errorf("%s: there is no metric %s", path, name)
-			}
+			n++
+			fixture.If(t, !exists(name), "%s: there is no metric %s", path, name)
 		}
 		for _, s := range selector.FindAllStringSubmatch(text, -1) {
 			for _, m := range matcher.FindAllStringSubmatch(s[2], -1) {
@@ -248,9 +247,8 @@ func TestTroubleshootingQuotes(t *testing.T) {
 			if part = strings.TrimSpace(part); part == "" {
 				continue
 			}
-			if n++; !strings.Contains(said, part) {
-				t.Errorf("docs/troubleshooting.md: nothing says %q", part)
-			}
+			n++
+			fixture.Contains(t, said, part, "docs/troubleshooting.md: nothing says")
 		}
 	}
 	fixture.AtLeast(t, n, 15, "quotes")
@@ -289,9 +287,7 @@ func TestContributingExamples(t *testing.T) {
 	}
 	for _, title := range []string{"Add a collector", "Add a check", "Add a panel", "Add a quota term", "Add a command",
 		"Add an endpoint", "Wrap a driver call"} {
-		if !slices.Contains(with, title) {
-			t.Errorf("CONTRIBUTING.md has no example in a section %q", title)
-		}
+		fixture.If(t, !slices.Contains(with, title), "CONTRIBUTING.md has no example in a section %q", title)
 	}
 }
 

@@ -130,9 +130,7 @@ func (f fakeDriver) manyOrders(a *agent) {
 			defer cancel()
 			_, err := exporter.Order(ctx, filepath.Join(f.path("run"), exporter.ControlSocket),
 				[]string{"drain", "resume"}[i%2], nil)
-			if err != nil && strings.Contains(err.Error(), "%!") {
-				f.t.Error(err)
-			}
+			fixture.If(f.t, err != nil && strings.Contains(err.Error(), "%!"), "%v", err)
 		})
 	}
 	running.Wait()
@@ -187,9 +185,8 @@ func TestBlockedDrain(t *testing.T) {
 			}
 			status, said := f.command("drain")
 			for _, want := range c.says {
-				if status != 1 || !strings.Contains(said, want) {
-					t.Errorf("exit status %d, without %q: %s", status, want, said)
-				}
+				fixture.If(t, status != 1 || !strings.Contains(said, want),
+					"exit status %d, without %q: %s", status, want, said)
 			}
 			fixture.Equal(t, f.number("sessions"), 1, "sessions while a call hangs")
 			f.clear(c.file)

@@ -190,9 +190,8 @@ func (m *measured) guarantees(hooked []string, bench, kind string) {
 	for _, j := range both {
 		j.end()
 	}
-	if len(windows) < 10 || part < .69 {
-		m.t.Errorf("%s: the guaranteed tenant had less than 69 %% of a window of 10 s", kind)
-	}
+	fixture.If(m.t, len(windows) < 10 || part < .69,
+		"%s: the guaranteed tenant had less than 69 %% of a window of 10 s", kind)
 }
 
 // evades has a process of the greedy workload evade the hook.
@@ -228,9 +227,8 @@ func (m *measured) evades(hooked []string, bench string, third *job) {
 		Truncate(time.Millisecond))
 	fixture.Until(t, 5*time.Second, "both of its processes stand still",
 		func() bool { return greedy.since() > time.Second && evader.since() > time.Second })
-	if !goesOn(guaranteed) || !goesOn(third) {
-		t.Error("the guaranteed tenant or the ungoverned process does not go on")
-	}
+	fixture.If(t, !goesOn(guaranteed) || !goesOn(third),
+		"the guaranteed tenant or the ungoverned process does not go on")
 	fmt.Printf("it went on %v later\n", fixture.Until(t, 30*time.Second, "the workload goes on",
 		func() bool { return goesOn(greedy) && goesOn(evader) }).Truncate(time.Millisecond))
 	evader.end()

@@ -112,8 +112,6 @@ func TestScrapeConfigsAgree(t *testing.T) {
 			fixture.Must(t, fixture.Error(os.Stat(filepath.Join("alerts", filepath.Base(rule.(string))))))
 		}
 	}
-	if !strings.Contains(first, "job_name:gpusteward") || !strings.Contains(first, "scrape_interval:15s") ||
-		!strings.Contains(first, "sample_limit:") {
-		t.Errorf("they say %s", first)
-	}
+	fixture.If(t, !strings.Contains(first, "job_name:gpusteward") || !strings.Contains(first, "scrape_interval:15s") ||
+		!strings.Contains(first, "sample_limit:"), "they say %s", first)
 }

@@ -50,9 +50,8 @@ func (a *agent) scrapes(n int, waits *fixture.Waits) (p50, p99 time.Duration) {
 		status, body, err := a.fetch("/metrics")
 		ended := time.Now()
 		took[i] = max(0, ended.Sub(began)-waits.Most(began, ended))
-		if err != nil || status != http.StatusOK || !strings.Contains(body, "nvgpu_up") {
-			a.t.Errorf("a scrape is answered %d, %v", status, err)
-		}
+		fixture.If(a.t, err != nil || status != http.StatusOK || !strings.Contains(body, "nvgpu_up"),
+			"a scrape is answered %d, %v", status, err)
 		if i%10 > 0 {
 			continue
 		}

@@ -204,9 +204,7 @@ func hangs(t *testing.T) map[string]time.Duration {
 	for name, d := range took { // a minute is for jobs of which nothing is known
 		fixture.AtMost(t, d, time.Minute, "%s: the alert took", name)
 	}
-	if alerts := h.alerts("JobHang"); len(alerts) != len(jobFaults) {
-		t.Errorf("there are alerts about others, too: %v", alerts)
-	}
+	fixture.Equal(t, len(h.alerts("JobHang")), len(jobFaults), "there are alerts about others, too")
 	return took
 }
 
@@ -328,7 +326,6 @@ scrape_configs: [{job_name: gpusteward, static_configs: [{targets: [%q]}]}]
 	})
 	a := alerts[fmt.Sprint(culprit)]
 	t.Logf("named after %.0f s: %s", time.Since(began).Seconds(), a.Annotations["summary"])
-	if len(alerts) != 1 || a.Labels["rank"] != fmt.Sprint(culprit) || a.Labels["tenant"] != "research" {
-		t.Errorf("named %v, want rank %d of the first job", alerts, culprit)
-	}
+	fixture.If(t, len(alerts) != 1 || a.Labels["rank"] != fmt.Sprint(culprit) || a.Labels["tenant"] != "research",
+		"named %v, want rank %d of the first job", alerts, culprit)
 }

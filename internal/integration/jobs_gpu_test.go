@@ -158,9 +158,8 @@ func TestGPUCauses(t *testing.T) {
 			took.Seconds(), cause, ok, evidence, well.Seconds())
 		time.Sleep(3 * time.Second) // steps of both kinds in a span are neither
 	}
-	if fmt.Printf("causes: %d of %d right\n", right, all); right < all {
-		t.Errorf("%d of %d causes are right", right, all)
-	}
+	fmt.Printf("causes: %d of %d right\n", right, all)
+	fixture.If(t, right < all, "%d of %d causes are right", right, all)
 }
 
 // products multiplies square matrices, and prints how many.
@@ -209,9 +208,8 @@ func TestGPUFlops(t *testing.T) {
 			clock, _ := m.value("nvgpu_clock_hertz", `"sm"`)
 			fmt.Printf("%s %s %d: %.2f TFLOP/s done, estimate %.2f (%+.1f %%), of the workload %.2f, SM clock %.0f MHz\n",
 				c.kind, c.values, c.n, done/1e12, sum/1e12, 100*(sum/done-1), own/1e12, clock/1e6)
-			if len(estimates) == 0 || math.Abs(sum/done-1) > 0.05 {
-				t.Errorf("the estimate of %s is off by more than 5 %%", c.kind)
-			}
+			fixture.If(t, len(estimates) == 0 || math.Abs(sum/done-1) > 0.05,
+				"the estimate of %s is off by more than 5 %%", c.kind)
 		})
 	}
 }

@@ -44,9 +44,7 @@ func TestDemoServesEightGPUs(t *testing.T) {
 		seen := map[string]bool{}
 		for line := range strings.Lines(page) {
 			series := line[:max(0, strings.LastIndexByte(line, ' '))]
-			if !strings.HasPrefix(line, "#") && seen[series] {
-				t.Errorf("%s has %s twice", path, series)
-			}
+			fixture.If(t, !strings.HasPrefix(line, "#") && seen[series], "%s has %s twice", path, series)
 			seen[series] = true
 		}
 		fixture.AtLeast(t, len(seen), 300, "%s has … series", path)
@@ -93,10 +91,9 @@ func TestHelpAndVersion(t *testing.T) {
 		"--version": "gpusteward, version", "-V": "gpusteward, version",
 	} {
 		status, out, errs := gpusteward(t, strings.Fields(args)...)
-		if status != 0 || !strings.HasPrefix(out, want) || errs != "" ||
-			strings.Contains(out, "require-driver") != (want == usage) {
-			t.Errorf("%s: exit status %d, %.200s, %s; want %q", args, status, out, errs, want)
-		}
+		fixture.If(t, status != 0 || !strings.HasPrefix(out, want) || errs != "" ||
+			strings.Contains(out, "require-driver") != (want == usage),
+			"%s: exit status %d, %.200s, %s; want %q", args, status, out, errs, want)
 	}
 }
 
@@ -175,19 +172,16 @@ func TestDump(t *testing.T) {
 		t.Fatalf("exit status %d, %s, %.300s", status, said, text)
 	}
 	for _, line := range strings.Split(text, "\n") {
-		if line != "" && !strings.HasPrefix(strings.TrimPrefix(strings.TrimPrefix(line, "# HELP "), "# TYPE "), "nvgpu_") &&
-			!strings.Contains(line, "gpusteward_") {
-			t.Errorf("it has %s", line)
-		}
+		fixture.If(t, line != "" && !strings.HasPrefix(strings.TrimPrefix(strings.TrimPrefix(line, "# HELP "), "# TYPE "), "nvgpu_") &&
+			!strings.Contains(line, "gpusteward_"), "it has %s", line)
 	}
 	if status, text, said := dump("--format=dcgm"); status != 0 || !strings.Contains(text, "DCGM_FI_DEV_GPU_TEMP{") {
 		t.Errorf("exit status %d, %s, %.300s", status, said, text)
 	}
 	status, text, said = dump("--output=" + file)
 	content, err := os.ReadFile(file)
-	if status != 0 || text != "" || err != nil || !strings.Contains(string(content), `nvgpu_up{gpu="0",`) {
-		t.Errorf("exit status %d, %s, %v, %.300s", status, said, err, content)
-	}
+	fixture.If(t, status != 0 || text != "" || err != nil || !strings.Contains(string(content), `nvgpu_up{gpu="0",`),
+		"exit status %d, %s, %v, %.300s", status, said, err, content)
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o644 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
@@ -236,9 +230,8 @@ func TestStack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			status, out, errs := gpusteward(t, append([]string{"stack"}, c.args...)...)
-			if status != c.status || !strings.HasPrefix(out, c.out) || !strings.Contains(errs, c.errs) {
-				t.Errorf("exit status %d, want %d:\n%s%s", status, c.status, out, errs)
-			}
+			fixture.If(t, status != c.status || !strings.HasPrefix(out, c.out) || !strings.Contains(errs, c.errs),
+				"exit status %d, want %d:\n%s%s", status, c.status, out, errs)
 		})
 	}
 }
@@ -255,10 +248,9 @@ func TestStackOfUnreadableProcess(t *testing.T) {
 		os.WriteFile(filepath.Join(task, "stat"), line, 0o644),
 		os.WriteFile(filepath.Join(procfs, "7", "maps"), nil, 0o644)))
 	status, out, errs := gpusteward(t, "stack", "--path.procfs="+procfs, "7")
-	if status != 1 || errs != "not all of it was read\n" ||
-		!strings.HasPrefix(out, "process 7 (rank), 1 thread\nnot all of it was read: process 7 has no") {
-		t.Errorf("exit status %d:\n%s%s", status, out, errs)
-	}
+	fixture.If(t, status != 1 || errs != "not all of it was read\n" ||
+		!strings.HasPrefix(out, "process 7 (rank), 1 thread\nnot all of it was read: process 7 has no"),
+		"exit status %d:\n%s%s", status, out, errs)
 }
 
 // check runs "gpusteward config check FILE".
@@ -316,9 +308,8 @@ func TestConfigCheckWarns(t *testing.T) {
 	for _, want := range []string{path + " is good.\nwarning: web.max_scrapes no longer has an effect",
 		"\nwarning: health.page is the older name of health.enable_alerts",
 		"\nwarning: enforcer.tenants[0].select[1].users: \"no-such-user\" selects nothing: "} {
-		if status != 0 || !strings.Contains(out, want) || errors != "" {
-			t.Errorf("status %d, %q, %q; want 0 and %q", status, out, errors, want)
-		}
+		fixture.If(t, status != 0 || !strings.Contains(out, want) || errors != "",
+			"status %d, %q, %q; want 0 and %q", status, out, errors, want)
 	}
 }
 
@@ -333,9 +324,8 @@ func TestConfigCheckReadsTenantFiles(t *testing.T) {
 	for _, want := range []string{config + " is good.\n" + more + " is good.\n",
 		"warning: " + more + "[1].select[0].users: \"no-such-user\" selects nothing: ", "so it belongs to mine",
 		"cannot ask for another: mine is binding", "memory 30 % of the GPU's"} {
-		if status != 0 || errors != "" || !strings.Contains(out, want) {
-			t.Errorf("status %d, %q; it does not say %q:\n%s", status, errors, want, out)
-		}
+		fixture.If(t, status != 0 || errors != "" || !strings.Contains(out, want),
+			"status %d, %q; it does not say %q:\n%s", status, errors, want, out)
 	}
 	fixture.Rewrite(t, more, "- {name: mine}\n- name: batch\n")
 	if status, out, errors := check(t, config); status != 1 || out != "" ||

@@ -27,9 +27,7 @@ func (a *agent) back(mended time.Time, gpus ...int) {
 	took, beside := time.Since(mended), waited()+fixture.Waited(os.Getpid(), own) // this process asks the agent
 	a.t.Logf("back after %v, and the two waited for a processor for %v of it", took.Round(10*time.Millisecond),
 		beside.Round(10*time.Millisecond))
-	if took-beside > recovery {
-		a.t.Errorf("back after %v, want at most %v", took, recovery)
-	}
+	fixture.AtMost(a.t, took-beside, recovery, "back after %v: beyond its waits", took)
 }
 
 // begun returns how often the agent's process has started the program.

@@ -84,9 +84,8 @@ func TestReloadOfThePage(t *testing.T) {
 		return status == http.StatusOK && strings.Contains(body, text)
 	}
 	const processes = "/api/v1/processes?gpu=GPU-0"
-	if !has(processes, `"listed":false,"all":0,"processes":[]`) || has("/api/v1/state", "grafana_url") {
-		t.Error("processes are listed, or there is a Grafana, without a word in the configuration")
-	}
+	fixture.If(t, !has(processes, `"listed":false,"all":0,"processes":[]`) || has("/api/v1/state", "grafana_url"),
+		"processes are listed, or there is a Grafana, without a word in the configuration")
 	f.set("config.yml", "collectors: {fast: 500ms, medium: 500ms, per_process: true}\n"+
 		"web: {grafana_url: \"https://grafana.example.com/g\"}\n")
 	a.hup()

@@ -72,9 +72,7 @@ func (s *slurmd) script(name string, env ...string) string {
 	cmd := exec.Command(path)
 	cmd.Env = slices.Concat(s.env, env)
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		s.t.Errorf("%s: %v\n%s", name, err, out)
-	}
+	fixture.If(s.t, err != nil, "%s: %v\n%s", name, err, out)
 	return string(out)
 }
 
@@ -155,10 +153,8 @@ func TestPrologKnowsSlurmsFiles(t *testing.T) {
 			s.script("prolog.sh", append(slices.Clone(job7), "SLURM_JOB_SLUID=s7QANTV3WPV400")...)
 			const want = `"slurm:7", "slurm:7.*", "slurm:s7QANTV3WPV400", "slurm:s7QANTV3WPV400.*"`
 			text := s.read("run/tenants.d/slurm-7.yml")
-			if c.none != strings.HasPrefix(text, "no ") || !c.none && (!strings.Contains(text, want) ||
-				!strings.Contains(text, "guarantee: 50.00 %")) {
-				t.Errorf("the quota is %s", text)
-			}
+			fixture.If(t, c.none != strings.HasPrefix(text, "no ") || !c.none && (!strings.Contains(text, want) ||
+				!strings.Contains(text, "guarantee: 50.00 %")), "the quota is %s", text)
 			fixture.Contains(t, s.read("logged"), cmp.Or(c.logged, "no logged"), "it logs")
 		})
 	}

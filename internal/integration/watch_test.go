@@ -152,9 +152,7 @@ func TestWatchOnATerminal(t *testing.T) {
 			t.Parallel()
 			p := onTerminal(t, nil, "status", "--watch", "--url="+a.url)
 			p.shows(0, "[GPUs 8]")
-			if now := p.settings(); now == p.before {
-				t.Error("the terminal is not in raw mode")
-			}
+			fixture.If(t, p.settings() == p.before, "the terminal is not in raw mode")
 			p.master.WriteString("\t")
 			p.shows(0, "[Workloads")
 			at := len(p.text())
@@ -181,9 +179,7 @@ func TestWatchInColour(t *testing.T) {
 		p.shows(0, "all keys")
 		p.master.WriteString("q")
 		p.ends()
-		if text := p.text(); colours.MatchString(text) != (plain == "") {
-			t.Errorf("NO_COLOR=%s: colours: %q", plain, text)
-		}
+		fixture.Equal(t, colours.MatchString(p.text()), plain == "", "NO_COLOR=%s: colours", plain)
 	}
 }
 

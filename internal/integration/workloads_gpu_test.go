@@ -145,9 +145,8 @@ func (m *measured) holdsMemory(pids map[string]int) {
 		}
 		got, _ := m.value("nvgpu_workload_memory_used_bytes", name)
 		fmt.Printf("%s: memory %.0f MiB, nvidia-smi %.0f MiB\n", name, got/(1<<20), want)
-		if got != want*(1<<20) || want == 0 {
-			m.t.Errorf("%s: %.0f bytes, nvidia-smi says %.0f MiB", name, got, want)
-		}
+		fixture.If(m.t, got != want*(1<<20) || want == 0,
+			"%s: %.0f bytes, nvidia-smi says %.0f MiB", name, got, want)
 	}
 }
 
@@ -185,9 +184,8 @@ func (m *measured) drains(pids map[string]int) {
 	})
 	fmt.Printf("drain took %v, of %d open device files %d were left; "+
 		"resume took %v, a scrape showed the GPU %v later\n", drained, with, without, resumed, back)
-	if with == 0 || without != 0 || drained > 2*time.Second {
-		m.t.Error("the drain did not let go of the driver in 2 s")
-	}
+	fixture.If(m.t, with == 0 || without != 0 || drained > 2*time.Second,
+		"the drain did not let go of the driver in 2 s")
 	for name, pid := range pids {
 		p, err := os.FindProcess(pid)
 		if err != nil || p.Kill() != nil {

@@ -239,9 +239,8 @@ func TestClosing(t *testing.T) {
 		}
 	}
 	there := strings.Replace(recorded(t, "missing.json"), `"unresponsive": true`, `"unresponsive": false`, 1)
-	if !mustParse(t, there).Communicators[0].Closing || mustParse(t, text).Communicators[0].Closing {
-		t.Error("a rank that answers without the communicator has left it")
-	}
+	fixture.If(t, !mustParse(t, there).Communicators[0].Closing || mustParse(t, text).Communicators[0].Closing,
+		"a rank that answers without the communicator has left it")
 }
 
 func FuzzParse(f *testing.F) {
@@ -250,16 +249,12 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := parse([]byte(text))
-		if err != nil && len(s.Communicators) > 0 {
-			t.Errorf("%+v with an error", s)
-		}
+		fixture.If(t, err != nil && len(s.Communicators) > 0, "%+v with an error", s)
 		var w Watch
 		w.See(0, s)
 		w.See(Patience, s)
 		for _, h := range w.Hangs(Patience, Patience) {
-			if len(h.Culprits) == 0 || len(h.Waiting) == 0 && !h.Culprits[0].Missing {
-				t.Errorf("%+v", h)
-			}
+			fixture.If(t, len(h.Culprits) == 0 || len(h.Waiting) == 0 && !h.Culprits[0].Missing, "%+v", h)
 		}
 	})
 }

@@ -62,9 +62,7 @@ func TestSymbols(t *testing.T) {
 	t.Parallel()
 	o := fixture.Value(loaded(library(), library(), maxFiles))(t)
 	found, err := o.find(symbols...)
-	if err != nil || len(found) != 1 || found["_PyRuntime"] != 0x703000 {
-		t.Errorf("%v, %#x", err, found)
-	}
+	fixture.If(t, err != nil || len(found) != 1 || found["_PyRuntime"] != 0x703000, "%v, %#x", err, found)
 	for at, want := range map[uint64]Native{0x701100: {"", "plain", 0}, 0x70113f: {"", "plain", 0x3f},
 		0x701140: {"", "", 0}, 0x7010ff: {"", "", 0}, 0x701240: {"", "assembly", 0x40}} {
 		if name, offset := o.nearest(at); name != want.Symbol || offset != want.Offset {
@@ -89,9 +87,8 @@ func TestRefusedFiles(t *testing.T) {
 		"no first page":    {changed(64, 2), changed(64, 2), maxFiles, "no segment"},
 	} {
 		o, err := loaded(c.file, c.memory, c.left)
-		if err == nil || o != nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %s", name, err, c.want)
-		}
+		fixture.If(t, err == nil || o != nil || !strings.Contains(err.Error(), c.want),
+			"%s: %v, want %s", name, err, c.want)
 	}
 }
 

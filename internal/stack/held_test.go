@@ -111,9 +111,8 @@ func TestMemoryThatIsNeverThere(t *testing.T) {
 		"a library on FUSE":     {filepath.Join(filepath.Dir(stuck), "libpythonx.so"), stuck, "its file system (fuse) is not read"},
 	} {
 		p, err := Of(t.Context(), victim(t, 0, c.file, c.state), Options{})
-		if err != nil || len(p.Threads) == 0 || !strings.Contains(p.Problem, c.want) {
-			t.Errorf("%s: %v %+v", name, err, p)
-		}
+		fixture.If(t, err != nil || len(p.Threads) == 0 || !strings.Contains(p.Problem, c.want),
+			"%s: %v %+v", name, err, p)
 	}
 	fixture.Equal(t, Held(), 0, "readings that the kernel holds")
 	fixture.Equal(t, reads(), 0, "reads of FUSE beyond its first page")

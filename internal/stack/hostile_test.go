@@ -48,19 +48,14 @@ func FuzzHostile(f *testing.F) {
 		stacks, _, err := r.read(t, m)
 		fixture.AtMost(t, len(stacks), maxThreads, "threads")
 		for _, s := range stacks {
-			if len(s.Frames) > maxFrames || len(s.Frames) == 0 && s.Problem == "" {
-				t.Errorf("%d frames, problem %q", len(s.Frames), s.Problem)
-			}
+			fixture.If(t, len(s.Frames) > maxFrames || len(s.Frames) == 0 && s.Problem == "",
+				"%d frames, problem %q", len(s.Frames), s.Problem)
 			for _, f := range s.Frames {
-				if f.Line < 0 || len(f.File) > maxString || len(f.Function) > maxString ||
-					strings.ContainsAny(f.File+f.Function, "\x00\x1b\n") {
-					t.Errorf("%+v", f)
-				}
+				fixture.If(t, f.Line < 0 || len(f.File) > maxString || len(f.Function) > maxString ||
+					strings.ContainsAny(f.File+f.Function, "\x00\x1b\n"), "%+v", f)
 			}
 		}
-		if err != nil && (err.Error() == "" || strings.Contains(err.Error(), "\n")) {
-			t.Errorf("%q", err)
-		}
+		fixture.If(t, err != nil && (err.Error() == "" || strings.Contains(err.Error(), "\n")), "%q", err)
 	})
 }
 
@@ -250,9 +245,8 @@ func TestManyPythonThreads(t *testing.T) {
 		}
 		agrees(t, s[:len(r.Stacks)], r.Stacks) // the oldest
 		r.crowd(t, m, maxList)
-		if s, _, err = r.read(t, m); err != nil || len(s) != maxThreads {
-			t.Errorf("Python %s: %d threads, %v", v, len(s), err)
-		}
+		s, _, err = r.read(t, m)
+		fixture.If(t, err != nil || len(s) != maxThreads, "Python %s: %d threads, %v", v, len(s), err)
 	}
 }
 

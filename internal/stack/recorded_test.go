@@ -148,9 +148,8 @@ func TestRecordings(t *testing.T) {
 		t.Run(v, func(t *testing.T) {
 			t.Parallel()
 			w := fixture.Value(newInterpreter(r.image(t), r.Symbols))(t)
-			if !strings.HasPrefix(v, w.version) || !w.verified {
-				t.Errorf("taken for version %s, verified %v", w.version, w.verified)
-			}
+			fixture.If(t, !strings.HasPrefix(v, w.version) || !w.verified,
+				"taken for version %s, verified %v", w.version, w.verified)
 			got, err := w.stacks(r.known())
 			fixture.Must(t, err)
 			agrees(t, got, r.Stacks)

@@ -64,9 +64,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0              [vsyscall]
 		{0x7f0000000000, 0x7f0000001000, 0x2000, "fe:00", 2478, "/usr/lib/libpython3.11.so.1.0 (deleted)"},
 		{0x7f0000002000, 0x7f0000003000, 0, "00:00", 0, ""},
 		{0xffffffffff600000, 0xffffffffff601000, 0, "00:00", 0, "[vsyscall]"}}
-	if err != nil || !slices.Equal(all, want) {
-		t.Errorf("%v\n got %v\nwant %v", err, all, want)
-	}
+	fixture.If(t, err != nil || !slices.Equal(all, want), "%v\n got %v\nwant %v", err, all, want)
 	for _, bad := range []string{"x\n", "2000-1000 r--p 0 0:0 0\n", "1000-2000 r--p\n"} {
 		fixture.Fails(t, fixture.Error(parseMaps(strings.NewReader(bad))), "", "%q", bad)
 	}
@@ -154,9 +152,8 @@ func TestReusedPID(t *testing.T) {
 		fixture.Must(t, os.WriteFile(filepath.Join(dir, "stat"), []byte(another), 0o644))
 	})
 	p, err := Of(t.Context(), 7, Options{Procfs: procfs})
-	if err == nil || err.Error() != "process 7 ended meanwhile: nothing of it is left to read" {
-		t.Errorf("%v %+v", err, p)
-	}
+	fixture.If(t, err == nil || err.Error() != "process 7 ended meanwhile: nothing of it is left to read",
+		"%v %+v", err, p)
 }
 
 // TestManyThreads reads the threads of a made procfs with more of them than are read.
@@ -209,9 +206,7 @@ a Python thread whose TID is not known
 ` + strings.Repeat("    x.py:1 f\n", maxFrames) + "    outer frames are left out\n"
 	fixture.Equal(t, p.Text(), want, "text")
 	for _, want := range []string{`"wait_channel": "futex_wait_queue"`, `"function": "step"`, `"verified": false`} {
-		if text := p.JSON(); !strings.Contains(text, want) {
-			t.Errorf("%s is not in %s", want, text)
-		}
+		fixture.Contains(t, p.JSON(), want, "… is not in")
 	}
 }
 

@@ -95,9 +95,8 @@ func TestReportedOffsets(t *testing.T) {
 	t.Parallel()
 	m, known := told()
 	w := fixture.Value(newInterpreter(m, map[string]uint64{"_PyRuntime": 0x1000}))(t)
-	if w.version != "3.14.2" || w.verified {
-		t.Errorf("version %s, verified %v: no 3.14 has been read", w.version, w.verified)
-	}
+	fixture.If(t, w.version != "3.14.2" || w.verified,
+		"version %s, verified %v: no 3.14 has been read", w.version, w.verified)
 	s, err := w.stacks(known)
 	want := []Frame{{"Trainer.step", "train.py", 111}, {"Trainer.step", "train.py", 41}}
 	if err != nil || len(s) != 1 || s[0].TID != 77 || s[0].Problem != "" || !slices.Equal(s[0].Frames, want) {
@@ -179,11 +178,9 @@ func TestFindPython(t *testing.T) {
 			}
 		}
 		w, err := findPython(m, files, c.run)
-		if (w != nil) != (c.file != "") || w != nil && w.file != c.file {
-			t.Errorf("%s: found in %+v, want %s", name, w, c.file)
-		}
-		if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
-		}
+		fixture.If(t, (w != nil) != (c.file != "") || w != nil && w.file != c.file,
+			"%s: found in %+v, want %s", name, w, c.file)
+		fixture.If(t, (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want),
+			"%s: %v, want %q", name, err, c.want)
 	}
 }

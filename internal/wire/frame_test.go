@@ -101,9 +101,7 @@ func TestGoldenFrames(t *testing.T) {
 		frame := encode(c.h, c.m)
 		fixture.Equal(t, hex.EncodeToString(frame), c.want, "%s", c.name)
 		h, _, err := Decode(frame)
-		if err != nil || h != c.h {
-			t.Errorf("%s: decoded to %+v, %v", c.name, h, err)
-		}
+		fixture.If(t, err != nil || h != c.h, "%s: decoded to %+v, %v", c.name, h, err)
 	}
 }
 
@@ -113,14 +111,10 @@ func TestEveryTypeHasItsSizeAndName(t *testing.T) {
 		if h, _, err := Decode(frame); err != nil || h.Type != typ {
 			t.Errorf("%s: %+v, %v", typ, h, err)
 		}
-		if typ.String() == "" {
-			t.Errorf("type %d has no name", typ)
-		}
+		fixture.If(t, typ.String() == "", "type %d has no name", typ)
 	}
 	for c := Code(1); int(c) < Codes; c++ {
-		if c.String() == "" {
-			t.Errorf("code %d has no name", c)
-		}
+		fixture.If(t, c.String() == "", "code %d has no name", c)
 	}
 }
 

@@ -147,9 +147,7 @@ func TestHeader(t *testing.T) {
 	var program, want strings.Builder
 	fmt.Fprintf(&program, "#include <stddef.h>\n#include <stdio.h>\n#include %q\nint main(void) {\n", header)
 	found := structs.FindAllStringSubmatch(plain, -1)
-	if len(found) != len(mirrors) {
-		t.Errorf("wire.h has %d structs, the test knows %d", len(found), len(mirrors))
-	}
+	fixture.If(t, len(found) != len(mirrors), "wire.h has %d structs, the test knows %d", len(found), len(mirrors))
 	for _, s := range found {
 		layout(t, &program, &want, s[1], s[2])
 	}
@@ -159,9 +157,8 @@ func TestHeader(t *testing.T) {
 			names = append(names, []string{"", name})
 		}
 	}
-	if len(names) != len(constants) {
-		t.Errorf("wire.h has %d numbers, the test knows %d", len(names), len(constants))
-	}
+	fixture.If(t, len(names) != len(constants),
+		"wire.h has %d numbers, the test knows %d", len(names), len(constants))
 	for _, n := range names {
 		value, known := constants[n[1]]
 		if !known {

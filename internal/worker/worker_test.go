@@ -75,9 +75,8 @@ func TestWhatAChildDoes(t *testing.T) {
 		}
 		out, err := small.Do(t.Context(), Order{Args: strings.Fields(name), Env: []string{"GS_TEST=x"}})
 		fixture.Equal(t, string(out), c.out, "%s writes", name)
-		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
-			t.Errorf("%s: %v, want %q", name, err, c.err)
-		}
+		fixture.If(t, (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err),
+			"%s: %v, want %q", name, err, c.err)
 	}
 	fixture.Equal(t, small.Held(), 0, "children that are held")
 }

@@ -122,9 +122,8 @@ func TestFieldsAsRecorded(t *testing.T) {
 				if types[row[1]] == asInt {
 					got = float64(int32(fieldOf(t, d, id, 0)))
 				}
-				if !history[id] && !near(got, r, distance[id]) {
-					t.Errorf("%s field %d is %v, recorded %v", load, id, got, r)
-				}
+				fixture.If(t, !history[id] && !near(got, r, distance[id]),
+					"%s field %d is %v, recorded %v", load, id, got, r)
 			}
 		})
 	}
@@ -209,9 +208,8 @@ func TestProcessesAsRecorded(t *testing.T) {
 			t.Errorf("processes are %+v", procs)
 		}
 		use := must[[]nvml.ProcessUtilizationSample](t)(d.GetProcessUtilization(0))
-		if len(use) != 1 || !near(float64(use[0].SmUtil), 93, 3) || !near(float64(use[0].MemUtil), 31, 2) {
-			t.Errorf("utilization is %+v", use)
-		}
+		fixture.If(t, len(use) != 1 || !near(float64(use[0].SmUtil), 93, 3) || !near(float64(use[0].MemUtil), 31, 2),
+			"utilization is %+v", use)
 		_, ret := d.GetProcessUtilization(use[0].TimeStamp)
 		want(t, "utilization since the last", ret, nvml.ERROR_NOT_FOUND)
 		if watts := fieldOf(t, d, nvml.FI_DEV_POWER_AVERAGE, nvml.POWER_SCOPE_MEMORY); !near(float64(watts), 134_860,

@@ -144,9 +144,8 @@ func TestNamedValues(t *testing.T) {
 	} {
 		_, err := New(scenarios.Scenario{GPUs: []scenarios.GPU{c.gpu}, Faults: []scenarios.Fault{c.fault}}, Options{})
 		_, list, _ := strings.Cut(fmt.Sprint(err), "want one of ")
-		if list, _, _ = strings.Cut(list, ", on a model"); list != strings.Join(c.want, ", ") {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
-		}
+		list, _, _ = strings.Cut(list, ", on a model")
+		fixture.Equal(t, list, strings.Join(c.want, ", "), "%s: %v, want %q", name, err, c.want)
 	}
 	for name, l := range loads {
 		_, err := New(scenarios.Scenario{GPUs: []scenarios.GPU{{Load: name}}, Faults: []scenarios.Fault{{Kind: "leak"}}},
@@ -237,9 +236,8 @@ func TestEveryKind(t *testing.T) {
 			}
 			fixture.Equal(t, differs, true, "%+v changes something", f)
 			time.Sleep(20 * time.Second)
-			if f.For > 0 && observe(t, struck, f.GPU) == observe(t, lasting, f.GPU) {
-				t.Errorf("%+v does not end", f)
-			}
+			fixture.If(t, f.For > 0 && observe(t, struck, f.GPU) == observe(t, lasting, f.GPU),
+				"%+v does not end", f)
 		})
 	}
 	for _, kind := range scenarios.Kinds() {
@@ -294,11 +292,9 @@ func TestDemoShowsTrouble(t *testing.T) {
 		_, slow := jobsOf(h, "slurm:4713.0")
 		_, well := jobsOf(h, "slurm:4711.0")
 		_, straggling := jobsOf(h, "slurm:4712.0")
-		if len(e.Hangs) != 1 || e.Hangs[0] != (wire.HangStats{Tenant: "research", Workload: "slurm:4716.0",
+		fixture.If(t, len(e.Hangs) != 1 || e.Hangs[0] != (wire.HangStats{Tenant: "research", Workload: "slurm:4716.0",
 			GPU: hanging[1].GPU, PID: hanging[1].PID, Rank: 1, Reason: "absent", Seconds: 60, Waiting: 1,
-			Where: "/home/frank/tune.py:142 in load_batch"}) {
-			t.Errorf("hangs are %+v", e.Hangs)
-		}
+			Where: "/home/frank/tune.py:142 in load_batch"}), "hangs are %+v", e.Hangs)
 		if s := slow[0].Slowdown; s == nil || s.Cause != "storage" || s.Evidence == "" || s.Part() < 0.2 ||
 			slow[0].Median < 1.2*s.Usual || slow[0].Slow["storage"] < 100 {
 			t.Errorf("the slow job is %+v, because %+v", slow[0], s)
@@ -316,9 +312,8 @@ func TestDemoShowsTrouble(t *testing.T) {
 				t.Errorf("%s: %+v", j.Workload, j)
 			}
 		}
-		if !idles(t, h, 6) || idles(t, h, 5) {
-			t.Error("the culprit computes, or the rank that waits for it does not")
-		}
+		fixture.If(t, !idles(t, h, 6) || idles(t, h, 5),
+			"the culprit computes, or the rank that waits for it does not")
 
 		time.Sleep(30 * time.Second)
 		e, again := jobsOf(h, "slurm:4716.0")
