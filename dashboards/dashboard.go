@@ -85,7 +85,7 @@ type link struct {
 // ones.
 const (
 	green, yellow, orange, red, purple = "green", "yellow", "orange", "red", "purple"
-	blue, gray                         = "blue", "text"
+	blue                               = "blue"
 )
 
 // Steps of several panels.

@@ -68,7 +68,6 @@ const (
 	perHost     = "cluster, job, instance"
 	perGPU      = perHost + ", gpu"
 	perWorkload = perHost + ", workload"
-	perTenant   = perHost + ", tenant"
 )
 
 // Legends of series by host or by GPU.

@@ -214,7 +214,7 @@ type scene struct {
 
 // follows reports whether one check silences another.
 func follows(effect, cause string) bool {
-	return slices.ContainsFunc(Inhibitions, func(i Inhibition) bool { return i.Cause == cause && i.silences(effect) })
+	return slices.ContainsFunc(inhibitions, func(i inhibition) bool { return i.Cause == cause && i.silences(effect) })
 }
 
 // shadowed reports whether a check does not alert.

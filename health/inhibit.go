@@ -7,16 +7,16 @@ import (
 	"gpusteward/health/incident"
 )
 
-// An Inhibition silences the effects of a fault while its alert fires, so that
+// An inhibition silences the effects of a fault while its alert fires, so that
 // one fault raises one alert. An effect that is worse than its cause still
 // alerts. deploy/alertmanager.yml has the same rules for Alertmanager.
-type Inhibition struct {
+type inhibition struct {
 	Cause   string   // a check
 	Effects []string // checks of the same GPU; nil: all of it
 }
 
-// Inhibitions are all inhibitions among the checks of a GPU.
-var Inhibitions = []Inhibition{
+// inhibitions are all inhibitions among the checks of a GPU.
+var inhibitions = []inhibition{
 	{"gpu_lost", nil},
 	{missingCheck, nil},
 	{"remap_failed", []string{"xid_fatal", incident.RecoveryCheck, "ecc_uncorrectable",
@@ -37,7 +37,7 @@ var Inhibitions = []Inhibition{
 var slow = []string{"clock_outlier", "memory_clock", "slow_gpu", "work_outlier"}
 
 // silences reports whether the alert of the cause silences a check.
-func (i Inhibition) silences(check string) bool {
+func (i inhibition) silences(check string) bool {
 	return slices.Contains(i.Effects, check) || i.Effects == nil && !slices.Contains(gone, check)
 }
 
@@ -53,7 +53,7 @@ func (a Alert) silences(b Alert) bool {
 	if worse < 0 || a.Labels["uuid"] == "" || a.Labels["uuid"] != b.Labels["uuid"] {
 		return false
 	}
-	return slices.ContainsFunc(Inhibitions, func(i Inhibition) bool {
+	return slices.ContainsFunc(inhibitions, func(i inhibition) bool {
 		return i.Cause == a.Labels["check"] && i.silences(b.Labels["check"])
 	})
 }

@@ -106,7 +106,7 @@ func TestAlertmanagerSilencesAlike(t *testing.T) {
 		}
 	}
 	fixture.AtLeast(t, pairs, 50, "pairs are silenced")
-	for _, i := range Inhibitions {
+	for _, i := range inhibitions {
 		for _, id := range append(slices.Clone(i.Effects), i.Cause) {
 			if !slices.ContainsFunc(Checks(), func(c *Check) bool { return c.ID == id }) {
 				t.Errorf("%q is no check", id)

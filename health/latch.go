@@ -151,12 +151,12 @@ const (
 	missingCheck = "gpu_missing"
 )
 
-// ErrNotLatched means that an entity has nothing that an operator could clear.
-var ErrNotLatched = errors.New("there is nothing to acknowledge")
+// errNotLatched means that an entity has nothing that an operator could clear.
+var errNotLatched = errors.New("there is nothing to acknowledge")
 
 // Ack clears a latched fault for an operator, and returns the event that
 // records it. The entity may lack the GPU's UUID or its index. The error wraps
-// ErrNotLatched, or names the checks.
+// errNotLatched, or names the checks.
 func (e *Engine) Ack(check string, entity incident.Entity, now time.Time) (incident.Event, error) {
 	e.memory.now = now
 	at := slices.IndexFunc(e.judges, func(j *judge) bool { return j.Is(check) })
@@ -186,7 +186,7 @@ func (e *Engine) Ack(check string, entity incident.Entity, now time.Time) (incid
 			return ev, nil
 		}
 	}
-	return incident.Event{}, fmt.Errorf("%s of %s: %w; %s", j.ID, entity, ErrNotLatched, e.latched())
+	return incident.Event{}, fmt.Errorf("%s of %s: %w; %s", j.ID, entity, errNotLatched, e.latched())
 }
 
 // latched says which faults an operator can clear.

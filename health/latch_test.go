@@ -93,7 +93,7 @@ func TestAckConcernsOneEntity(t *testing.T) {
 	} {
 		w := lostBoth(t)
 		ev, err := w.engine.Ack("lost", c.entity, w.now)
-		fixture.If(t, errors.Is(err, ErrNotLatched) != c.fails || (err != nil) != c.fails, "%+v: %v", c.entity, err)
+		fixture.If(t, errors.Is(err, errNotLatched) != c.fails || (err != nil) != c.fails, "%+v: %v", c.entity, err)
 		fixture.If(t, err == nil && (ev.Kind != incident.KindAck || ev.From != incident.Failed || ev.To != incident.OK ||
 			ev.Latched || !ev.Time.Equal(w.now)), "%+v: %+v", c.entity, ev)
 		fixture.Equal(t, w.failing(), c.want, "%+v", c.entity)

@@ -184,7 +184,7 @@ func TestLatchedFaultSurvivesARestartUntilAck(t *testing.T) {
 			m.Verdict().Status != incident.OK {
 			t.Errorf("after the ack: %+v, %q, %v", acks, m.alerts(), m.Verdict().Status)
 		}
-		if err := m.Ack(t.Context(), "gpu_lost", incident.Entity{GPU: "0"}, "uid 0"); !errors.Is(err, ErrNotLatched) {
+		if err := m.Ack(t.Context(), "gpu_lost", incident.Entity{GPU: "0"}, "uid 0"); !errors.Is(err, errNotLatched) {
 			t.Errorf("a second ack: %v", err)
 		}
 		m.stop()

@@ -25,13 +25,13 @@ type Allocation struct {
 // mostGPUs is the most GPUs that a list may name.
 const mostGPUs = 1024
 
-// SlurmAllocations returns the GPUs of the Slurm jobs that have a record in
+// slurmAllocations returns the GPUs of the Slurm jobs that have a record in
 // jobs, or a cgroup below root, /sys/fs/cgroup. For a job without a record, the
 // GPUs come from the environment that Slurm gave its processes: such a job has
 // none while it has no process, and its user could lie. Reading an environment
 // may block, so the caller runs in the background. Unreadable jobs are left
 // out; the error gives the reason.
-func SlurmAllocations(jobs, root string, p Proc) ([]Allocation, error) {
+func slurmAllocations(jobs, root string, p Proc) ([]Allocation, error) {
 	var all []Allocation
 	var failed []error
 	seen := map[string]bool{}

@@ -48,7 +48,7 @@ func TestSlurmAllocations(t *testing.T) {
 		proc.set(pid, stepd)
 	}
 
-	got, err := SlurmAllocations("", root, proc)
+	got, err := slurmAllocations("", root, proc)
 	want := []Allocation{{Job: "1", Devices: []string{"0", "2", "3"}}, {Job: "3", Devices: []string{"1"}},
 		{Job: "5", Devices: []string{"40"}}, {Job: "s7QANTV3WPV450", Devices: []string{"50"}}}
 	slices.SortFunc(got, func(a, b Allocation) int { return strings.Compare(a.Job, b.Job) })

@@ -93,7 +93,7 @@ func (a *Allocations) ask() {
 	}
 	if a.cgroup != "" {
 		var err error
-		all.slurm, err = SlurmAllocations(a.table.Jobs, a.cgroup, a.table.Proc)
+		all.slurm, err = slurmAllocations(a.table.Jobs, a.cgroup, a.table.Proc)
 		if err != nil {
 			a.table.failures.add("slurm", err)
 		}

@@ -113,7 +113,7 @@ func TestRecordedAllocations(t *testing.T) {
 		p.environ = map[string]string{"SLURM_JOB_GPUS": "5"}
 		proc.set(pid, p)
 	}
-	got, err := SlurmAllocations(jobs, root, proc)
+	got, err := slurmAllocations(jobs, root, proc)
 	slices.SortFunc(got, func(a, b Allocation) int { return strings.Compare(a.Job, b.Job) })
 	if want := []Allocation{{Job: "1", Devices: []string{"0", "1"}}, {Job: "3", Devices: []string{"5"}}}; err != nil ||
 		!reflect.DeepEqual(got, want) {

@@ -25,10 +25,10 @@ import (
 
 // Tolerances of an audit. Times are at a tick of a second.
 const (
-	// ContextBytes is the GPU memory that a process may have beyond what its
+	// contextBytes is the GPU memory that a process may have beyond what its
 	// hook reports: contexts, kernels' code and stacks are not charged. A
 	// context on an H100 takes about half of it.
-	ContextBytes = 1 << 30
+	contextBytes = 1 << 30
 
 	// part of the GPU's time: the error of the driver's samples, which are
 	// whole percents of sixths of a second

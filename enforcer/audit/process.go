@@ -136,8 +136,8 @@ func (p *auditedProcess) above(h *collectors.DeviceProcess, fresh bool) (bytes u
 	if fresh {
 		_, most := p.books()
 		over := uint64(0)
-		if h.Memory > most+ContextBytes {
-			over = h.Memory - most - ContextBytes
+		if h.Memory > most+contextBytes {
+			over = h.Memory - most - contextBytes
 		}
 		p.excess[p.compared%excesses] = over
 		p.compared++

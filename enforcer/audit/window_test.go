@@ -54,7 +54,7 @@ func TestExcessInEachReading(t *testing.T) {
 		var p auditedProcess
 		p.remember(0, true)
 		has := func(bytes uint64) uint64 {
-			return p.above(&collectors.DeviceProcess{Memory: ContextBytes + bytes}, true)
+			return p.above(&collectors.DeviceProcess{Memory: contextBytes + bytes}, true)
 		}
 		for range excesses - 1 {
 			has(gib)

@@ -103,7 +103,7 @@ func (w *auditedWorkload) compare(p *auditedProcess, h *collectors.DeviceProcess
 	if above := p.above(h, fresh); above > 0 {
 		n.excess += above
 		n.had += h.Memory
-		n.reported += most + ContextBytes
+		n.reported += most + contextBytes
 		n.under = append(n.under, h.Process.PID)
 	}
 }

@@ -221,7 +221,7 @@ func (s *Server) ask(c *conn, now time.Duration, r *Request) error {
 		s.counts.unknown.Add(1)
 		return nil
 	case c.pending >= waiters[s.options.Role]:
-		return ErrFrame
+		return errFrame
 	}
 	c.pending++
 	c.over = 0

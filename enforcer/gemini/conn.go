@@ -101,7 +101,7 @@ func (c *conn) serve() {
 	c.s.drop(c, true)
 	c.peer.close()
 	c.s.mu.Unlock()
-	if errors.Is(err, ErrFrame) {
+	if errors.Is(err, errFrame) {
 		c.s.counts.malformed.Add(1)
 		c.s.log.Debug("a connection is closed", "address", c.remote, "err", err)
 	}
@@ -144,14 +144,14 @@ func (c *conn) read() error {
 
 // handle answers one frame, or lets it wait.
 func (c *conn) handle(frame *[RequestSize]byte) error {
-	r, err := Decode(frame)
+	r, err := decode(frame)
 	if err != nil {
 		return err
 	}
 	if c.name == "" {
 		c.name = string(r.Name)
 	} else if c.name != string(r.Name) {
-		return ErrFrame // a connection has one name
+		return errFrame // a connection has one name
 	}
 	now := c.s.now()
 	c.used.Store(int64(now))

@@ -30,8 +30,8 @@ const (
 // longest is the longest name that fits beside each kind's payload.
 var longest = [kinds]int{Quota: 47, MemoryLimit: 63, MemoryUpdate: 51}
 
-// ErrFrame means that a frame makes no sense.
-var ErrFrame = errors.New("malformed frame")
+// errFrame means that a frame makes no sense.
+var errFrame = errors.New("malformed frame")
 
 // A Request is what a client sends.
 type Request struct {
@@ -44,20 +44,20 @@ type Request struct {
 	Allocate bool    // MemoryUpdate: it takes them
 }
 
-// Decode reads a request. It ignores everything after the payload: older
+// decode reads a request. It ignores everything after the payload: older
 // clients have a third number for Quota there, and some have junk. It does not
 // allocate.
-func Decode(frame *[RequestSize]byte) (Request, error) {
+func decode(frame *[RequestSize]byte) (Request, error) {
 	length := binary.LittleEndian.Uint64(frame[:])
 	if length == 0 || length > uint64(longest[MemoryLimit]) {
-		return Request{}, ErrFrame
+		return Request{}, errFrame
 	}
 	at := 8 + int(length)
 	r := Request{Name: frame[8:at:at]}
 	r.ID = int32(binary.LittleEndian.Uint32(frame[at+1:]))
 	r.Kind = Kind(binary.LittleEndian.Uint32(frame[at+5:]))
 	if int(r.Kind) >= kinds || int(length) > longest[r.Kind] || frame[at] != 0 || bytes.IndexByte(r.Name, 0) >= 0 {
-		return Request{}, ErrFrame
+		return Request{}, errFrame
 	}
 	payload := frame[at+9:]
 	switch r.Kind {
@@ -71,11 +71,11 @@ func Decode(frame *[RequestSize]byte) (Request, error) {
 	return r, nil
 }
 
-// Append appends the request's frame to b. The error is ErrFrame if the request
+// Append appends the request's frame to b. The error is errFrame if the request
 // fits no frame.
 func (r Request) Append(b []byte) ([]byte, error) {
 	if int(r.Kind) >= kinds || len(r.Name) == 0 || len(r.Name) > longest[r.Kind] || bytes.IndexByte(r.Name, 0) >= 0 {
-		return b, fmt.Errorf("%w: request %d of a name of %d bytes", ErrFrame, r.Kind, len(r.Name))
+		return b, fmt.Errorf("%w: request %d of a name of %d bytes", errFrame, r.Kind, len(r.Name))
 	}
 	end := len(b) + RequestSize
 	b = binary.LittleEndian.AppendUint64(b, uint64(len(r.Name)))

@@ -32,7 +32,7 @@ func TestGoldenRequests(t *testing.T) {
 			Kind: MemoryUpdate, Bytes: 0x1122334455, Allocate: true},
 	} {
 		golden := frame(t, text, RequestSize)
-		got, err := Decode((*[RequestSize]byte)(golden))
+		got, err := decode((*[RequestSize]byte)(golden))
 		fixture.If(t, err != nil || !equal(got, want), "%s is %+v, %v; want %+v", text, got, err, want)
 		if b, err := want.Append(nil); err != nil || !bytes.Equal(b, golden) {
 			t.Errorf("%+v is\n%x, %v; want\n%x", want, b, err, golden)
@@ -73,11 +73,11 @@ func TestLongestNames(t *testing.T) {
 		if err != nil || len(b) != RequestSize {
 			t.Fatalf("kind %d: %d bytes, %v", kind, len(b), err)
 		}
-		got, err := Decode((*[RequestSize]byte)(b))
+		got, err := decode((*[RequestSize]byte)(b))
 		fixture.If(t, err != nil || !bytes.Equal(got.Name, r.Name) || got.ID != -1,
 			"kind %d: %+v, %v", kind, got, err)
 		r.Name = append(r.Name, 'n')
-		if b, err := r.Append(nil); !errors.Is(err, ErrFrame) || len(b) != 0 {
+		if b, err := r.Append(nil); !errors.Is(err, errFrame) || len(b) != 0 {
 			t.Errorf("kind %d, a longer name: %v", kind, err)
 		}
 	}
@@ -119,7 +119,7 @@ func TestHostileFramesAreRefused(t *testing.T) {
 		"shifted by one byte": append([]byte{0}, good[:RequestSize-1]...),
 		"big-endian length":   put(func(b []byte) { b[0], b[7] = 0, 7 }),
 	} {
-		if r, err := Decode((*[RequestSize]byte)(b)); !errors.Is(err, ErrFrame) {
+		if r, err := decode((*[RequestSize]byte)(b)); !errors.Is(err, errFrame) {
 			t.Errorf("%s: %+v, %v", what, r, err)
 		}
 	}
@@ -129,7 +129,7 @@ func TestFramesDoNotAllocate(t *testing.T) {
 	b, _ := Request{Name: []byte("client1"), Kind: Quota}.Append(nil)
 	in, out := (*[RequestSize]byte)(b), make([]byte, 0, ResponseSize)
 	if n := testing.AllocsPerRun(100, func() {
-		r, _ := Decode(in)
+		r, _ := decode(in)
 		out = Response{ID: r.ID, Kind: r.Kind, Quota: 1}.Append(out[:0])
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -167,7 +167,7 @@ func FuzzDecode(f *testing.F) {
 
 // check decodes a frame and reports whether it is valid.
 func check(t *testing.T, in *[RequestSize]byte) bool {
-	r, err := Decode(in)
+	r, err := decode(in)
 	if err != nil {
 		return false
 	}
@@ -180,7 +180,7 @@ func check(t *testing.T, in *[RequestSize]byte) bool {
 	if err != nil || len(b) != RequestSize {
 		t.Fatalf("%x: %+v has no frame: %v", in, r, err)
 	}
-	again, err := Decode((*[RequestSize]byte)(b))
+	again, err := decode((*[RequestSize]byte)(b))
 	if err != nil || !equal(again, r) {
 		t.Fatalf("%x: %+v came back as %+v, %v", in, r, again, err)
 	}

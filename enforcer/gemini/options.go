@@ -57,7 +57,7 @@ func (u *Unknown) UnmarshalText(text []byte) error {
 type Options struct {
 	Listen  string // 127.0.0.1:50052 or :50051 by role; another address must be named, 0.0.0.0 too
 	Role    Role
-	File    string // an absolute path, see Parse; read again when it changes
+	File    string // an absolute path, see parse; read again when it changes
 	Unknown Unknown
 	// turn of one of two equal clients: 20 ms; others have theirs by weight, at
 	// most 5 times as long

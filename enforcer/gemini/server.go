@@ -234,7 +234,7 @@ func (s *Server) reload() error {
 	if s.text != nil && bytes.Equal(text, s.text) {
 		return nil
 	}
-	table, err := Parse(text)
+	table, err := parse(text)
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.options.File, err)
 	}

@@ -25,22 +25,22 @@ type Entry struct {
 // A Table is the content of a file.
 type Table struct {
 	Entries  []Entry
-	Bad      []BadLine // the others hold
+	Bad      []badLine // the others hold
 	Warnings []string  // repaired or unread lines, by number
 }
 
-// A BadLine is a line that makes no sense.
-type BadLine struct {
+// A badLine is a line that makes no sense.
+type badLine struct {
 	Name string // of the client, if the line has one
 	Err  error  // names the line
 }
 
-// Parse reads a file's text: the number of clients, then as many lines of name,
+// parse reads a file's text: the number of clients, then as many lines of name,
 // REQUEST, LIMIT and bytes. KubeShare has LIMIT before REQUEST, recognisable if
 // the first is the larger one. As in Gemini's own parser, the last line of a
 // name holds, and lines beyond the number are not read. A file with fewer lines
 // may be half written, which is an error. Errors name the line.
-func Parse(text []byte) (t Table, err error) {
+func parse(text []byte) (t Table, err error) {
 	lines := strings.Split(string(text), "\n")
 	count, err := strconv.ParseUint(strings.TrimSpace(lines[0]), 10, 31)
 	switch {
@@ -66,7 +66,7 @@ func Parse(text []byte) (t Table, err error) {
 		found++
 		e, warning, err := parseEntry(fields)
 		if err != nil {
-			t.Bad = append(t.Bad, BadLine{fields[0], fmt.Errorf("line %d: %w", number, err)})
+			t.Bad = append(t.Bad, badLine{fields[0], fmt.Errorf("line %d: %w", number, err)})
 			continue
 		}
 		if warning != "" {

@@ -12,15 +12,15 @@ import (
 func TestParse(t *testing.T) {
 	t.Parallel()
 	text := "3\nclient1 0.3 1.0 1073741824\n\n  ns/pod-2\t0.5 0.5 2\r\nlast 0 1e-1 0"
-	got, err := Parse([]byte(text))
+	got, err := parse([]byte(text))
 	want := []Entry{{"client1", 0.3, 1, 1 << 30}, {"ns/pod-2", 0.5, 0.5, 2}, {"last", 0, 0.1, 0}}
 	fixture.If(t, err != nil || !reflect.DeepEqual(got, Table{Entries: want}), "%+v, %v", got, err)
-	fixture.Equal(t, len(fixture.Value(Parse([]byte("0\n")))(t).Entries), 0, "of nobody")
+	fixture.Equal(t, len(fixture.Value(parse([]byte("0\n")))(t).Entries), 0, "of nobody")
 }
 
 func TestParseMends(t *testing.T) {
 	t.Parallel()
-	table, err := Parse([]byte("2\nns/pod 1.0 0.3 100\n" + strings.Repeat("n", 48) + " 0.1 0.2 3\n"))
+	table, err := parse([]byte("2\nns/pod 1.0 0.3 100\n" + strings.Repeat("n", 48) + " 0.1 0.2 3\n"))
 	fixture.If(t, err != nil || table.Entries[0] != (Entry{"ns/pod", 0.3, 1, 100}),
 		"KubeShare's order: %+v, %v", table, err)
 	warnings := table.Warnings
@@ -32,7 +32,7 @@ func TestParseMends(t *testing.T) {
 // Gemini's own parser stops after the number of clients on the first line, and its example has more lines.
 func TestParseStopsAtTheNumber(t *testing.T) {
 	t.Parallel()
-	got, err := Parse([]byte("1\nclient1 0.5 0.5 327374182400\nclient2 0.5 0.5 327374182400\nnonsense\n\n"))
+	got, err := parse([]byte("1\nclient1 0.5 0.5 327374182400\nclient2 0.5 0.5 327374182400\nnonsense\n\n"))
 	fixture.If(t, err != nil || !reflect.DeepEqual(got.Entries, []Entry{{"client1", 0.5, 0.5, 327374182400}}) ||
 		len(got.Bad) != 0, "%+v, %v", got, err)
 	fixture.If(t, len(got.Warnings) != 1 || !strings.HasPrefix(got.Warnings[0], "line 3: ") ||
@@ -42,7 +42,7 @@ func TestParseStopsAtTheNumber(t *testing.T) {
 // If a name has two lines, the last one holds, as in Gemini's own parser.
 func TestParseOfANameTwice(t *testing.T) {
 	t.Parallel()
-	got, err := Parse([]byte("4\na 0.1 0.2 3\nb 0.3 0.4 5\na 0.5 0.6 7\na 0.8 0.9 10\nc 0.1 0.2 3\n"))
+	got, err := parse([]byte("4\na 0.1 0.2 3\nb 0.3 0.4 5\na 0.5 0.6 7\na 0.8 0.9 10\nc 0.1 0.2 3\n"))
 	want := []Entry{{"a", 0.8, 0.9, 10}, {"b", 0.3, 0.4, 5}}
 	fixture.If(t, err != nil || !reflect.DeepEqual(got.Entries, want) || len(got.Bad) != 0,
 		"%+v, %v, want %v", got, err, want)
@@ -64,7 +64,7 @@ func TestParseNamesTheLine(t *testing.T) {
 		"2\na 0.1 0.2\n":     "line 3: the file ends after 1 clients",
 		"[client1]\nM = 1\n": "line 1: ",
 	} {
-		if got, err := Parse([]byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) ||
+		if got, err := parse([]byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) ||
 			!reflect.DeepEqual(got, Table{}) {
 			t.Errorf("%q: %+v, %v, want %s", text, got, err, want)
 		}
@@ -86,7 +86,7 @@ func TestBadLine(t *testing.T) {
 		"bad 0.1 0.2 3G":                  "line 3: memory: ",
 		"bad 0.1 0.2 9223372036854775808": "line 3: memory: ",
 	} {
-		got, err := Parse([]byte("3\nfirst 0.1 0.2 3\n" + text + "\nlast 0.3 0.4 5\n"))
+		got, err := parse([]byte("3\nfirst 0.1 0.2 3\n" + text + "\nlast 0.3 0.4 5\n"))
 		if err != nil || !reflect.DeepEqual(got.Entries, []Entry{{"first", 0.1, 0.2, 3}, {"last", 0.3, 0.4, 5}}) {
 			t.Errorf("%q: %+v, %v", text, got, err)
 		}
@@ -99,7 +99,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("1\na 0.1 0.2 3\n"))
 	f.Add([]byte("2\na 0.9 0.2 3\n\nb 0 1 0"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		table, err := Parse(text)
+		table, err := parse(text)
 		if err != nil {
 			return
 		}
@@ -112,7 +112,7 @@ func FuzzParse(f *testing.F) {
 			}
 			fmt.Fprintln(&b, e.Name, e.Request, e.Limit, e.Memory)
 		}
-		again, err := Parse([]byte(b.String()))
+		again, err := parse([]byte(b.String()))
 		if err != nil || len(again.Bad) > 0 || len(again.Entries) != len(entries) ||
 			len(entries) > 0 && !reflect.DeepEqual(again.Entries, entries) {
 			t.Fatalf("%q came back as %+v, %v", text, again, err)

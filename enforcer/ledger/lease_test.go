@@ -198,10 +198,10 @@ func TestWhatTheDriverDidNotGiveIsMissed(t *testing.T) {
 	if u := l.Usage("a"); u.Committed != 200 || u.Asked != 2 || u.Missed != 1 {
 		t.Errorf("%+v", u)
 	}
-	if err := l.Failed(1, 201); !errors.Is(err, ErrBytes) {
+	if err := l.Failed(1, 201); !errors.Is(err, errBytes) {
 		t.Errorf("more than it has: %v", err)
 	}
-	if err := l.Failed(9, 1); !errors.Is(err, ErrSession) {
+	if err := l.Failed(9, 1); !errors.Is(err, errSession) {
 		t.Errorf("nobody's: %v", err)
 	}
 }

@@ -11,14 +11,14 @@ import (
 	"sync"
 )
 
-// Reservations is how many reservations a session may have outstanding.
-const Reservations = 64
+// reservations is how many reservations a session may have outstanding.
+const reservations = 64
 
 // Errors of a session.
 var (
-	ErrSession     = errors.New("no such session")
-	ErrReservation = errors.New("no such reservation")
-	ErrBytes       = errors.New("more bytes than there are")
+	errSession     = errors.New("no such session")
+	errReservation = errors.New("no such reservation")
+	errBytes       = errors.New("more bytes than there are")
 )
 
 // A Ledger is the books of one GPU's memory. Bytes are reserved, then committed
@@ -263,7 +263,7 @@ func (l *Ledger) ReserveUnless(name string, id, bytes uint64, stays bool, later 
 	i := bits.TrailingZeros64(^s.taken)
 	s.next++
 	s.taken |= 1 << i
-	s.slots[i].reservation, s.slots[i].bytes = s.next*Reservations+uint64(i), bytes
+	s.slots[i].reservation, s.slots[i].bytes = s.next*reservations+uint64(i), bytes
 	if s.covered &^= 1 << i; covered {
 		s.covered |= 1 << i
 	}
@@ -280,13 +280,13 @@ func (l *Ledger) close(id, reservation, actual uint64) (t *tenant, covered bool,
 	if err != nil {
 		return nil, false, err
 	}
-	i := reservation % Reservations
+	i := reservation % reservations
 	slot := &s.slots[i]
 	if s.taken&(1<<i) == 0 || slot.reservation != reservation {
-		return nil, false, fmt.Errorf("reservation %d of session %d: %w", reservation, id, ErrReservation)
+		return nil, false, fmt.Errorf("reservation %d of session %d: %w", reservation, id, errReservation)
 	}
 	if actual > slot.bytes {
-		return nil, false, fmt.Errorf("commit %d of %d bytes: %w", actual, slot.bytes, ErrBytes)
+		return nil, false, fmt.Errorf("commit %d of %d bytes: %w", actual, slot.bytes, errBytes)
 	}
 	t = s.tenant
 	s.taken &^= 1 << i
@@ -336,7 +336,7 @@ func (l *Ledger) giveBack(s *session, bytes uint64) error {
 	freed := s.give(bytes)
 	l.changed(s.tenant)
 	if freed < bytes {
-		return fmt.Errorf("free %d of %d bytes: %w", bytes, freed, ErrBytes)
+		return fmt.Errorf("free %d of %d bytes: %w", bytes, freed, errBytes)
 	}
 	return nil
 }

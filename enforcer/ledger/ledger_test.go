@@ -71,26 +71,26 @@ func TestWhatASessionGetsWrong(t *testing.T) {
 		what      string
 		got, want error
 	}{
-		{"commit of more", l.Commit(1, r, 41), ErrBytes},
-		{"commit of another's", l.Commit(1, other+Reservations, 1), ErrReservation},
-		{"commit of none", l.Commit(1, 0, 0), ErrReservation},
-		{"commit by nobody", l.Commit(9, r, 1), ErrSession},
-		{"abort by nobody", l.Abort(9, r), ErrSession},
-		{"free by nobody", l.Free(9, 1), ErrSession},
-		{"free of what is not committed", l.Free(1, 1), ErrBytes},
-		{"move of nobody", l.Move("b", 9), ErrSession},
-		{"adopt of what cannot be", adopt(&l, "a", 1, math.MaxUint64), ErrBytes},
-		{"adopt as another", adopt(&l, "b", 1, 1), ErrSession},
+		{"commit of more", l.Commit(1, r, 41), errBytes},
+		{"commit of another's", l.Commit(1, other+reservations, 1), errReservation},
+		{"commit of none", l.Commit(1, 0, 0), errReservation},
+		{"commit by nobody", l.Commit(9, r, 1), errSession},
+		{"abort by nobody", l.Abort(9, r), errSession},
+		{"free by nobody", l.Free(9, 1), errSession},
+		{"free of what is not committed", l.Free(1, 1), errBytes},
+		{"move of nobody", l.Move("b", 9), errSession},
+		{"adopt of what cannot be", adopt(&l, "a", 1, math.MaxUint64), errBytes},
+		{"adopt as another", adopt(&l, "b", 1, 1), errSession},
 		{"commit", l.Commit(1, r, 40), nil},
-		{"commit again", l.Commit(1, r, 40), ErrReservation},
-		{"abort after commit", l.Abort(1, r), ErrReservation},
+		{"commit again", l.Commit(1, r, 40), errReservation},
+		{"abort after commit", l.Abort(1, r), errReservation},
 	} {
 		fixture.If(t, !errors.Is(c.got, c.want), "%s: %v, not %v", c.what, c.got, c.want)
 	}
 	if u := l.Usage("a"); u.Committed != 40 || u.Reserved != 10 {
 		t.Errorf("%+v", u)
 	}
-	if err := l.Free(1, 1000); !errors.Is(err, ErrBytes) {
+	if err := l.Free(1, 1000); !errors.Is(err, errBytes) {
 		t.Error(err)
 	}
 	if u := l.Usage("a"); u.Committed != 0 || u.Reserved != 10 {
@@ -102,7 +102,7 @@ func TestReservationsAreBounded(t *testing.T) {
 	var l Ledger
 	seen := map[uint64]bool{}
 	var last uint64
-	for range Reservations {
+	for range reservations {
 		r, ok, _ := l.Reserve("a", 1, 1)
 		if !ok || r == 0 || seen[r] {
 			t.Fatalf("reservation %d: %v", r, ok)
@@ -110,7 +110,7 @@ func TestReservationsAreBounded(t *testing.T) {
 		seen[r], last = true, r
 	}
 	l.SetCap("a", 1000)
-	if r, ok, free := l.Reserve("a", 1, 1); r != 0 || ok || free != 1000-Reservations || l.Usage("a").Denied != 1 {
+	if r, ok, free := l.Reserve("a", 1, 1); r != 0 || ok || free != 1000-reservations || l.Usage("a").Denied != 1 {
 		t.Errorf("one more than there may be: %d %v, %d free, %+v", r, ok, free, l.Usage("a"))
 	}
 	if _, ok, _ := l.Reserve("a", 2, 1); !ok {
@@ -167,7 +167,7 @@ func TestDeadBytesStayUntilReleased(t *testing.T) {
 	stays = false
 	l.SetReserved("a", 0)
 	l.SetCapacity(0)
-	if err := l.Free(1, 1); !errors.Is(err, ErrSession) {
+	if err := l.Free(1, 1); !errors.Is(err, errSession) {
 		t.Error(err)
 	}
 	if n := l.Release(1); n != 60 || l.Release(1) != 0 {
@@ -217,9 +217,9 @@ func TestCountsDoNotOverflow(t *testing.T) {
 	}{
 		{left - 1, nil},
 		{left, nil},
-		{left + 1, ErrBytes},
-		{left + 2, ErrBytes},
-		{math.MaxUint64, ErrBytes},
+		{left + 1, errBytes},
+		{left + 2, errBytes},
+		{math.MaxUint64, errBytes},
 	} {
 		l := ledgerWith("a", committed, reserved, dead)
 		if err := adopt(l, "a", 9, c.more); !errors.Is(err, c.want) {
@@ -429,10 +429,10 @@ func (m *model) operate(t *testing.T, op, who, arg byte) (exceeds bool) {
 	used := before.Committed + before.Reserved + before.Dead
 	switch op % 13 {
 	case 0, 1, 2:
-		want := !gone && len(m.open[id]) < Reservations && m.admits(bytes)
+		want := !gone && len(m.open[id]) < reservations && m.admits(bytes)
 		n, ok, free := m.l.Reserve("a", id, bytes)
 		fixture.Need(t, ok, want, "reserve %d with %+v of %d: …, free %d", bytes, before, m.capacity, free)
-		if !gone && !ok && len(m.open[id]) < Reservations && (!m.admits(free) || m.admits(free+1)) {
+		if !gone && !ok && len(m.open[id]) < reservations && (!m.admits(free) || m.admits(free+1)) {
 			t.Fatalf("reserve %d with %+v of %d: %d are said to be free", bytes, before, m.capacity, free)
 		}
 		if ok {
@@ -604,7 +604,7 @@ func TestWhatIsListedBoundsWhatIsAdopted(t *testing.T) {
 	have("what it gives back was not booked yet", 25, 0, 0, 25)
 	fixture.Must(t, l.Free(2, 20))
 	have("and some was", 10, 0, 0, 10)
-	if err := l.Free(2, 11); !errors.Is(err, ErrBytes) {
+	if err := l.Free(2, 11); !errors.Is(err, errBytes) {
 		t.Error(err)
 	}
 	have("it gives back more than it has", 0, 0, 0, 0)

@@ -20,7 +20,7 @@ type session struct {
 	next      uint64 // reservation, but for its slot
 	taken     uint64 // slots, a bit each
 	covered   uint64 // taken slots that the tenant's guarantee covers
-	slots     [Reservations]struct{ reservation, bytes uint64 }
+	slots     [reservations]struct{ reservation, bytes uint64 }
 }
 
 // open returns the session, and begins it if necessary; nil if it has ended or
@@ -46,7 +46,7 @@ func (l *Ledger) live(id uint64) (*session, error) {
 	if s := l.sessions[id]; s != nil && !s.ended {
 		return s, nil
 	}
-	return nil, fmt.Errorf("session %d: %w", id, ErrSession)
+	return nil, fmt.Errorf("session %d: %w", id, errSession)
 }
 
 // Adopt records the memory that a session claims to have had before the broker
@@ -56,10 +56,10 @@ func (l *Ledger) Adopt(name string, id, bytes uint64) error {
 	defer l.mu.Unlock()
 	s := l.open(name, id)
 	if s == nil {
-		return fmt.Errorf("session %d: %w", id, ErrSession)
+		return fmt.Errorf("session %d: %w", id, errSession)
 	}
 	if bytes > math.MaxUint64-max(s.tenant.used(), s.claimed) {
-		return fmt.Errorf("adopt %d bytes: %w", bytes, ErrBytes)
+		return fmt.Errorf("adopt %d bytes: %w", bytes, errBytes)
 	}
 	s.claimed += bytes
 	return nil
@@ -193,7 +193,7 @@ func (l *Ledger) Move(name string, id uint64) error {
 	to, from := l.tenant(name), s.tenant
 	if s.committed+s.reserved > math.MaxUint64-to.Committed-to.Reserved-to.Dead {
 		l.forget(name)
-		return fmt.Errorf("move session %d to %s: %w", id, name, ErrBytes)
+		return fmt.Errorf("move session %d to %s: %w", id, name, errBytes)
 	}
 	from.Committed -= s.committed
 	from.Reserved -= s.reserved

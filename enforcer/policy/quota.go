@@ -25,20 +25,20 @@ const (
 	PriorityRealtime                 // a turn at once; needs a limit, which counts as its guarantee
 )
 
-// Priorities are the names of the priorities in configuration and metrics.
-var Priorities = [...]string{"idle", "low", "normal", "high", "realtime"}
+// priorities are the names of the priorities in configuration and metrics.
+var priorities = [...]string{"idle", "low", "normal", "high", "realtime"}
 
 // String returns the name of the priority.
-func (p Priority) String() string { return Priorities[p] }
+func (p Priority) String() string { return priorities[p] }
 
 // MarshalText returns the name of the priority.
 func (p Priority) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
 // UnmarshalText takes the name of a priority.
 func (p *Priority) UnmarshalText(text []byte) error {
-	i := slices.Index(Priorities[:], string(text))
+	i := slices.Index(priorities[:], string(text))
 	if i < 0 {
-		return fmt.Errorf("%q is not a priority: %s", text, strings.Join(Priorities[:], ", "))
+		return fmt.Errorf("%q is not a priority: %s", text, strings.Join(priorities[:], ", "))
 	}
 	*p = Priority(i)
 	return nil

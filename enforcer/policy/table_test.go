@@ -208,7 +208,7 @@ func TestAtMostOneTenantWins(t *testing.T) {
 }
 
 func TestNamesOfPrioritiesAndLevels(t *testing.T) {
-	for i, name := range Priorities {
+	for i, name := range priorities {
 		var p Priority
 		if err := p.UnmarshalText([]byte(name)); err != nil || p != Priority(i) || p.String() != name {
 			t.Errorf("%s is %v, %v", name, p, err)

@@ -67,10 +67,6 @@ const (
 	Other        Reason = "other"
 )
 
-// Reasons are all reasons, in the order of the documentation.
-var Reasons = []Reason{OldDriver, Unsupported, Busy, WrongState, HostMemory, CgroupMemory, GPUMemory, MPS, NoAnswer,
-	NotCUDA, Other}
-
 // A Refusal is an error with its reason.
 type Refusal struct {
 	Reason Reason

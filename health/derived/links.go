@@ -36,7 +36,7 @@ var (
 
 // Limits of links.
 const (
-	AllLinks    = "all" // label of a sum over a GPU's links
+	allLinks    = "all" // label of a sum over a GPU's links
 	spell       = 10    // minutes over which errors are counted
 	oneBurst    = 3     // minutes in which one burst may appear: kinds of errors are read in turns
 	floorBytes  = 1e6   // a second: the least standard deviations to believe in
@@ -139,7 +139,7 @@ func (d *Metrics) eachLink(s *Snapshot, m *collectors.Metric, now time.Time, tak
 			continue
 		}
 		take(&c.whole, sample.Labels, sample.Value)
-		if name := sample.Labels[at]; name != AllLinks {
+		if name := sample.Labels[at]; name != allLinks {
 			if l := c.link(name, now); l != nil {
 				take(l, sample.Labels, sample.Value)
 			}

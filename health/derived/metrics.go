@@ -208,7 +208,7 @@ func (d *Metrics) card(labels []string, now time.Time) *card {
 		c.classes = append(c.classes, []string{gpu, uuid, string(class)})
 	}
 	c.narrow.labels, c.slow.labels = []string{gpu, uuid, "lanes"}, []string{gpu, uuid, "generation"}
-	c.whole.name, c.whole.wired, c.together[0] = AllLinks, []string{gpu, uuid, AllLinks}, &c.whole
+	c.whole.name, c.whole.wired, c.together[0] = allLinks, []string{gpu, uuid, allLinks}, &c.whole
 	c.whole.unread()
 	c.whole.errors.labels = []string{gpu, uuid, "nvlink_errors"}
 	c.heat.every = memoryEvery

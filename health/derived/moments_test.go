@@ -166,7 +166,7 @@ func TestLinkComparedWithOtherGPUs(t *testing.T) {
 					}
 				}
 				if !each {
-					put(AllLinks, g.up, g.up*g.speed)
+					put(allLinks, g.up, g.up*g.speed)
 					continue
 				}
 				for n := range 20 {
@@ -181,7 +181,7 @@ func TestLinkComparedWithOtherGPUs(t *testing.T) {
 				}
 			}
 			r.step(2*time.Minute, nil)
-			first, last, want := AllLinks, AllLinks, c.gone
+			first, last, want := allLinks, allLinks, c.gone
 			if each {
 				first, last, want = "0", "17", min(want, 1) // of the links that healthy GPUs have up
 			}

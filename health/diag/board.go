@@ -20,9 +20,9 @@ type boards struct {
 	once bool
 }
 
-// OpenDriver opens this host's driver. The process should end after its use, because a kernel
+// openDriver opens this host's driver. The process should end after its use, because a kernel
 // that hangs keeps the driver from closing.
-func OpenDriver() (Driver, error) {
+func openDriver() (Driver, error) {
 	l, err := gpu.Open(nvml.New(), new(gpu.Calls), new(gpu.Caller))
 	if err != nil {
 		return nil, err
@@ -187,7 +187,7 @@ const (
 	threads    = 256
 )
 
-func (d *board) Pattern(p Pattern, injure bool) (m Misread, err error) {
+func (d *board) Pattern(p Pattern, injure bool) (m misread, err error) {
 	if err := errors.Join(d.enter(), d.report().clear()); err != nil {
 		return m, err
 	}
@@ -215,9 +215,9 @@ func (d *board) Pattern(p Pattern, injure bool) (m Misread, err error) {
 		return m, err
 	}
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(text[8*i:]) }
-	m = Misread{Bytes: 8 * words, Errors: word(0)}
+	m = misread{Bytes: 8 * words, Errors: word(0)}
 	for i := range int(min(m.Errors, shownMisreads)) {
-		m.First = append(m.First, BadWord{Address: word(3*i + 1), Want: word(3*i + 2), Got: word(3*i + 3)})
+		m.First = append(m.First, badWord{Address: word(3*i + 1), Want: word(3*i + 2), Got: word(3*i + 3)})
 	}
 	return m, nil
 }

@@ -29,7 +29,7 @@ const (
 // kernel where there are none, and maps more than the memory of all GPUs.
 var children = worker.Kind{Command: worker.Begins(work), Running: maxChildren, Children: maxChildren, Parting: parting}
 
-func init() { worker.Register(work, func([]string) error { return follow(OpenDriver) }) }
+func init() { worker.Register(work, func([]string) error { return follow(openDriver) }) }
 
 // follow is a child's work: it has its orders and gives its answers by the files that spawn hands over.
 func follow(open func() (Driver, error)) error {

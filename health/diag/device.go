@@ -14,7 +14,7 @@ type Driver interface {
 type Device interface {
 	Facts() Facts
 	Reserve() (bytes uint64, err error)                                   // takes most of the free memory, for Pattern
-	Pattern(p Pattern, injure bool) (Misread, error)                      // writes it there and reads it back
+	Pattern(p Pattern, injure bool) (misread, error)                      // writes it there and reads it back
 	Release() error                                                       // gives the memory back
 	Products(u Unit, seed uint64, rounds int, injured int) (Tally, error) // one launch, on all SMs
 	Copy(way Way, most time.Duration) (Rate, error)
@@ -42,15 +42,15 @@ type Facts struct {
 	Memory     uint64 // bytes
 }
 
-// Misread is the result of one pass over memory.
-type Misread struct {
+// misread is the result of one pass over memory.
+type misread struct {
 	Bytes  uint64    // that were written and read
 	Errors uint64    // words that differ
-	First  []BadWord // some of them
+	First  []badWord // some of them
 }
 
-// A BadWord is a word of memory that did not hold what was written.
-type BadWord struct {
+// A badWord is a word of memory that did not hold what was written.
+type badWord struct {
 	Address   uint64 // in the test's address space
 	Want, Got uint64
 }

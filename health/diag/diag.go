@@ -19,7 +19,7 @@ import (
 
 // Options say what to test, and how.
 type Options struct {
-	Level    int           // of Levels
+	Level    int           // of levels
 	GPUs     []string      // indices or UUIDs; none is all
 	Busy     bool          // test GPUs that are in use, too
 	Node     string        // name of the host
@@ -65,7 +65,7 @@ type pair struct {
 
 // Run tests the GPUs and returns the report. It also returns when ctx ends.
 func Run(ctx context.Context, o Options) *Report {
-	t := &test{Options: o, Plan: Levels[o.Level], begun: time.Now()}
+	t := &test{Options: o, Plan: levels[o.Level], begun: time.Now()}
 	if t.Patience == 0 {
 		t.Patience = patience
 	}

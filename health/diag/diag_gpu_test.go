@@ -90,7 +90,7 @@ func TestGPUDiagRefuses(t *testing.T) {
 // to fail are wrong, and no others.
 func TestGPUDiagKernels(t *testing.T) {
 	runtime.LockOSThread()
-	driver := fixture.Value(OpenDriver())(t)
+	driver := fixture.Value(openDriver())(t)
 	gpus := fixture.Value(driver.GPUs())(t)
 	d := fixture.Value(driver.Open(gpus[0].UUID))(t)
 	size := fixture.Value(d.Reserve())(t)

@@ -15,7 +15,7 @@ import (
 
 // The quick level is shortened for simulated GPUs.
 func init() {
-	Levels[0] = Plan{
+	levels[0] = Plan{
 		Memory: time.Millisecond, Unit: time.Millisecond, Load: 80 * time.Millisecond,
 		Copy: time.Millisecond, Pairs: time.Millisecond,
 	}
@@ -195,7 +195,7 @@ func TestTimesOfPlans(t *testing.T) {
 	for level, want := range map[int]time.Duration{
 		1: 5880 * time.Millisecond, 2: 48200 * time.Millisecond, 3: 562 * time.Second,
 	} {
-		p := Levels[level]
+		p := levels[level]
 		sum := p.Memory + p.Load + p.Unit*time.Duration(len(Units)) + 8*2*p.Copy + p.Pairs
 		fixture.Equal(t, sum, want, "the steps of level %d take … on a host of eight GPUs", level)
 	}

@@ -123,7 +123,7 @@ func (c *card) arithmetic() (all []Result) {
 	}
 	for _, u := range Units {
 		r := c.result(u.Name)
-		var tally *UnitTally
+		var tally *unitTally
 		for _, s := range []Step{Compute, Load} {
 			if more := c.readings[s].Units[u.Name]; more != nil {
 				tally = tally.and(more)
@@ -144,11 +144,11 @@ func (c *card) arithmetic() (all []Result) {
 }
 
 // and returns the sum of two tallies.
-func (t *UnitTally) and(o *UnitTally) *UnitTally {
+func (t *unitTally) and(o *unitTally) *unitTally {
 	if t == nil {
 		return o
 	}
-	sum := &UnitTally{Took: t.Took + o.Took, Operations: t.Operations + o.Operations, Of: maps.Clone(t.Of)}
+	sum := &unitTally{Took: t.Took + o.Took, Operations: t.Operations + o.Operations, Of: maps.Clone(t.Of)}
 	for sm, s := range o.Of {
 		if before := sum.Of[sm]; before.Wrong > 0 {
 			s.Got, s.Want = before.Got, before.Want
@@ -160,7 +160,7 @@ func (t *UnitTally) and(o *UnitTally) *UnitTally {
 }
 
 // judge returns r with the SMs that computed wrong sums.
-func (t *UnitTally) judge(r Result, u Unit, sms int) Result {
+func (t *unitTally) judge(r Result, u Unit, sms int) Result {
 	if t.Took > 0 {
 		r.Value, r.Unit = math.Round(t.Operations/t.Took.Seconds()), "operations/s"
 	}

@@ -27,15 +27,15 @@ func well(n int) *test {
 		record := &Record{Counters: map[string]uint64{}, Links: []Link{{Rate: 100e9}}}
 		c.readings = map[Step]Reading{
 			Open:      {Facts: &Facts{SMs: 2, Capability: 90}, Record: record},
-			Memory:    {Memory: &MemoryReading{Bytes: 3 << 29, Passes: 6}},
-			Compute:   {Units: map[string]*UnitTally{}},
+			Memory:    {Memory: &memoryReading{Bytes: 3 << 29, Passes: 6}},
+			Compute:   {Units: map[string]*unitTally{}},
 			Load:      {Load: under(8, Vitals{Clock: 1800e6, MostClock: 2000e6, Power: 600, Limit: 700, Celsius: 55})},
 			Bandwidth: {Rates: map[Way]Rate{Within: rate(1680e9)}},
 			Copies:    {Rates: map[Way]Rate{FromHost: rate(50e9), ToHost: rate(51e9)}, Link: link},
 			Close:     {Record: &Record{Counters: map[string]uint64{}}},
 		}
 		for _, u := range Units {
-			c.readings[Compute].Units[u.Name] = &UnitTally{
+			c.readings[Compute].Units[u.Name] = &unitTally{
 				Took: 2 * time.Second, Operations: 3e12, Of: map[int]Sums{0: {Tiles: 1}, 1: {Tiles: 1}},
 			}
 		}
@@ -84,19 +84,19 @@ func unlike(all, usual []Result) string {
 
 func TestMemoryIsJudged(t *testing.T) {
 	t.Parallel()
-	bad := BadWord{Address: 0x10, Want: 0xf0, Got: 0x0f}
+	bad := badWord{Address: 0x10, Want: 0xf0, Got: 0x0f}
 	for name, c := range map[string]struct {
-		reading *MemoryReading
+		reading *memoryReading
 		want    string
 	}{
 		"no reading": {nil, ""},
-		"no pass":    {&MemoryReading{Bytes: 1 << 30}, ""},
-		"well": {&MemoryReading{Bytes: 3 << 29, Passes: 1},
+		"no pass":    {&memoryReading{Bytes: 1 << 30}, ""},
+		"well": {&memoryReading{Bytes: 3 << 29, Passes: 1},
 			"0 memory pass none 0/0 wrong words: 1 passes over 1.5 GiB"},
-		"one word": {&MemoryReading{Passes: 2, Errors: 1, First: []BadWord{bad}}, "" +
+		"one word": {&memoryReading{Passes: 2, Errors: 1, First: []badWord{bad}}, "" +
 			"0 memory fail critical 1/0 wrong words: 1 words in 2 passes did not hold what was " +
 			"written, such as 0x10 (0xf instead of 0xf0, 8 bits)"},
-		"many words": {&MemoryReading{Passes: 2, Errors: 9, First: []BadWord{bad, bad, bad, {Address: 0x99}}}, "" +
+		"many words": {&memoryReading{Passes: 2, Errors: 9, First: []badWord{bad, bad, bad, {Address: 0x99}}}, "" +
 			"0 memory fail critical 9/0 wrong words: 9 words in 2 passes did not hold what was " +
 			"written, such as 0x10 (0xf instead of 0xf0, 8 bits), 0x10 (0xf instead of 0xf0, 8 bits), " +
 			"0x10 (0xf instead of 0xf0, 8 bits)"},
@@ -144,7 +144,7 @@ func TestArithmeticIsJudged(t *testing.T) {
 			"are wrong, such as 0x11 instead of 0x12; and 1 more SMs"},
 		"more under load": {func(c *card) {
 			c.read(Load, func(r *Reading) {
-				r.Units = map[string]*UnitTally{"fma_f64": {Took: time.Second, Operations: 1.5e12,
+				r.Units = map[string]*unitTally{"fma_f64": {Took: time.Second, Operations: 1.5e12,
 					Of: map[int]Sums{0: wrong}}}
 			})
 		}, "0 fma_f64 fail critical 1.5e+12/0 operations/s: FP64: SM 0: 2 sums are wrong, such as " +
@@ -165,17 +165,17 @@ func TestArithmeticIsJudged(t *testing.T) {
 
 func TestTalliesAdd(t *testing.T) {
 	t.Parallel()
-	first := &UnitTally{Took: 1, Operations: 2, Of: map[int]Sums{
+	first := &unitTally{Took: 1, Operations: 2, Of: map[int]Sums{
 		0: {Tiles: 10, Wrong: 1, Got: 5, Want: 6},
 		1: {Tiles: 10, Got: 7, Want: 8},
 		2: {Tiles: 3},
 	}}
-	second := &UnitTally{Took: 10, Operations: 20, Of: map[int]Sums{
+	second := &unitTally{Took: 10, Operations: 20, Of: map[int]Sums{
 		0: {Tiles: 100, Wrong: 20, Got: 50, Want: 60},
 		1: {Tiles: 100, Wrong: 20, Got: 70, Want: 80},
 		3: {Tiles: 4},
 	}}
-	want := UnitTally{Took: 11, Operations: 22, Of: map[int]Sums{
+	want := unitTally{Took: 11, Operations: 22, Of: map[int]Sums{
 		0: {Tiles: 110, Wrong: 21, Got: 5, Want: 6},
 		1: {Tiles: 110, Wrong: 20, Got: 70, Want: 80},
 		2: {Tiles: 3},
@@ -188,7 +188,7 @@ func TestTalliesAdd(t *testing.T) {
 	if len(first.Of) != 3 || first.Of[0].Tiles != 10 {
 		t.Errorf("the sum changed the first tally: %+v", *first)
 	}
-	fixture.Equal(t, (*UnitTally)(nil).and(second), second, "nothing and a tally is not that tally")
+	fixture.Equal(t, (*unitTally)(nil).and(second), second, "nothing and a tally is not that tally")
 }
 
 // unexplained is the row of a clock in MHz below the least one, for which the driver has no reason.

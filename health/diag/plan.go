@@ -26,9 +26,9 @@ type Plan struct {
 	Pairs        time.Duration // for all pairs of the host
 }
 
-// Levels are the plans by level. For a host with eight GPUs they take 10 s, a minute and ten
+// levels are the plans by level. For a host with eight GPUs they take 10 s, a minute and ten
 // minutes, including the start of the driver.
-var Levels = map[int]Plan{
+var levels = map[int]Plan{
 	1: {
 		Memory: 1500 * time.Millisecond, Unit: 150 * time.Millisecond, Load: 2 * time.Second,
 		Copy: 30 * time.Millisecond, Pairs: time.Second,

@@ -41,8 +41,8 @@ type Reading struct {
 	GPUs    []GPU                 `json:",omitempty"`
 	Facts   *Facts                `json:",omitempty"`
 	Record  *Record               `json:",omitempty"`
-	Memory  *MemoryReading        `json:",omitempty"`
-	Units   map[string]*UnitTally `json:",omitempty"` // by name
+	Memory  *memoryReading        `json:",omitempty"`
+	Units   map[string]*unitTally `json:",omitempty"` // by name
 	Load    []Vitals              `json:",omitempty"` // over time
 	Rates   map[Way]Rate          `json:",omitempty"`
 	Link    *Vitals               `json:",omitempty"` // under load
@@ -59,17 +59,17 @@ func (r Reading) failure() error {
 	return errors.New(r.Error)
 }
 
-// MemoryReading is the result of all patterns.
-type MemoryReading struct {
+// memoryReading is the result of all patterns.
+type memoryReading struct {
 	Bytes  uint64 // of memory
 	Passes int
 	Errors uint64
-	First  []BadWord
+	First  []badWord
 	In     Pattern // of First
 }
 
-// A UnitTally is the result of a kind of arithmetic on a GPU.
-type UnitTally struct {
+// A unitTally is the result of a kind of arithmetic on a GPU.
+type unitTally struct {
 	Took       time.Duration
 	Operations float64
 	Of         map[int]Sums
@@ -138,7 +138,7 @@ func (s *session) do(o Order) (r Reading, err error) {
 	case Memory:
 		r.Memory, err = patterns(d, o)
 	case Compute:
-		r.Units = map[string]*UnitTally{}
+		r.Units = map[string]*unitTally{}
 		for _, u := range Units {
 			if u.Capability <= d.Facts().Capability {
 				tally, wrong := sums(d, u, o)
@@ -146,7 +146,7 @@ func (s *session) do(o Order) (r Reading, err error) {
 			}
 		}
 	case Load:
-		r.Units = map[string]*UnitTally{}
+		r.Units = map[string]*unitTally{}
 		r.Load, r.Units[Units[0].Name], err = load(d, o)
 	case Bandwidth:
 		r.Rates, _, err = copies(d, o.For, Within)
@@ -176,8 +176,8 @@ func (s *session) between(from Device, o Order) (Rate, error) {
 }
 
 // patterns writes and reads cycles of patterns until the time is over. It always completes one.
-func patterns(d Device, o Order) (m *MemoryReading, err error) {
-	m = new(MemoryReading)
+func patterns(d Device, o Order) (m *memoryReading, err error) {
+	m = new(memoryReading)
 	if m.Bytes, err = d.Reserve(); err != nil {
 		return m, err
 	}
@@ -203,8 +203,8 @@ func patterns(d Device, o Order) (m *MemoryReading, err error) {
 const launch = 20 * time.Millisecond
 
 // sums lets a unit work until the time is over. Each launch has its own numbers.
-func sums(d Device, u Unit, o Order) (*UnitTally, error) {
-	t := &UnitTally{Of: map[int]Sums{}}
+func sums(d Device, u Unit, o Order) (*unitTally, error) {
+	t := &unitTally{Of: map[int]Sums{}}
 	injured := -1
 	if o.Fault == WrongSM {
 		injured = injuredSM
@@ -227,7 +227,7 @@ func sums(d Device, u Unit, o Order) (*UnitTally, error) {
 }
 
 // add counts a launch. The speed of a short launch, such as the first one, says nothing.
-func (t *UnitTally) add(u Unit, one Tally, rounds int) {
+func (t *unitTally) add(u Unit, one Tally, rounds int) {
 	for _, sm := range slices.Sorted(maps.Keys(one.Of)) {
 		s := one.Of[sm]
 		all := t.Of[sm]
@@ -253,7 +253,7 @@ const (
 )
 
 // load lets the tensor cores work, and reads clocks and power meanwhile.
-func load(d Device, o Order) (seen []Vitals, t *UnitTally, err error) {
+func load(d Device, o Order) (seen []Vitals, t *unitTally, err error) {
 	ended, enough, looked := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	every, low := min(slowly, o.For/glances), o.Fault == LowClock
 	go func() {
@@ -276,7 +276,7 @@ func load(d Device, o Order) (seen []Vitals, t *UnitTally, err error) {
 		}
 	}()
 	for done := false; !done && err == nil; {
-		var more *UnitTally
+		var more *unitTally
 		more, err = sums(d, Units[0], o)
 		t = t.and(more)
 		select {

@@ -74,7 +74,7 @@ func (g *labGPU) Reserve() (uint64, error) {
 
 func (g *labGPU) Release() error { return g.call("release", "") }
 
-func (g *labGPU) Pattern(p Pattern, injure bool) (Misread, error) {
+func (g *labGPU) Pattern(p Pattern, injure bool) (misread, error) {
 	time.Sleep(g.pattern)
 	m, _ := g.simulatedGPU.Pattern(p, injure)
 	return m, g.call("pattern", "")
@@ -199,7 +199,7 @@ func TestMemoryTakesItsTime(t *testing.T) {
 	}{{0, 6}, {6 * time.Millisecond, 6}, {6*time.Millisecond + 1, 12}, {18 * time.Millisecond, 18}} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newLab().work(t, Order{Step: Memory, GPU: "GPU-0", For: c.most})[0]
-			want := MemoryReading{Bytes: 8 * simulatedWords, Passes: c.passes}
+			want := memoryReading{Bytes: 8 * simulatedWords, Passes: c.passes}
 			if !reflect.DeepEqual(*r.Memory, want) {
 				t.Errorf("%v: %+v, want %+v", c.most, *r.Memory, want)
 			}
@@ -240,7 +240,7 @@ func TestComputeTakesItsTime(t *testing.T) {
 			r := l.work(t, Order{Step: Compute, GPU: "GPU-0", For: c.most})[0]
 			fixture.Equal(t, strings.Join(slices.Sorted(maps.Keys(r.Units)), " "), "fma_f32 fma_f64 tensor_f16 tensor_s8", "units")
 			u := Units[0]
-			want := UnitTally{
+			want := unitTally{
 				Took:       time.Duration(c.launches) * launch,
 				Operations: float64(c.launches) * 16 * simulatedSMs * u.operations(256), Of: map[int]Sums{},
 			}
@@ -295,7 +295,7 @@ func TestLaunches(t *testing.T) {
 // SM.
 func TestTallyKeepsTheFirst(t *testing.T) {
 	t.Parallel()
-	all := &UnitTally{Of: map[int]Sums{}}
+	all := &unitTally{Of: map[int]Sums{}}
 	for _, s := range []Sums{{Tiles: 1}, {Tiles: 2, Wrong: 1, Got: 3, Want: 4}, {Tiles: 4, Wrong: 2, Got: 5, Want: 6}} {
 		all.add(Units[0], Tally{Took: launch, Of: map[int]Sums{7: s}}, 1)
 	}

@@ -90,7 +90,7 @@ func (h host) options(t testing.TB) Options {
 
 func (h host) open() (Driver, error) {
 	if h.Real {
-		return OpenDriver()
+		return openDriver()
 	}
 	if h.NoDriver {
 		return nil, errors.New("nvmlInit: library_not_found (install the NVIDIA driver)")
@@ -176,7 +176,7 @@ func (g *simulatedGPU) Reserve() (uint64, error) {
 
 func (g *simulatedGPU) Release() error { g.words = nil; return nil }
 
-func (g *simulatedGPU) Pattern(p Pattern, injure bool) (m Misread, err error) {
+func (g *simulatedGPU) Pattern(p Pattern, injure bool) (m misread, err error) {
 	g.in(Memory)
 	address := func(i int) uint64 { return simulatedAt + 8*uint64(i) }
 	for i := range g.words {
@@ -192,7 +192,7 @@ func (g *simulatedGPU) Pattern(p Pattern, injure bool) (m Misread, err error) {
 	for i, got := range g.words {
 		if want := p.Word(uint64(i), address(i)); got != want {
 			if m.Errors++; len(m.First) < shownMisreads {
-				m.First = append(m.First, BadWord{address(i), want, got})
+				m.First = append(m.First, badWord{address(i), want, got})
 			}
 		}
 	}

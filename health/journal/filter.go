@@ -71,9 +71,9 @@ var parameters = map[string]func(f *Filter, text string) string{
 	},
 }
 
-// ParseFilter parses the query of /api/v1/events. Its errors name the parameter
+// parseFilter parses the query of /api/v1/events. Its errors name the parameter
 // and the values that it accepts.
-func ParseFilter(query url.Values) (f Filter, err error) {
+func parseFilter(query url.Values) (f Filter, err error) {
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		set, ok := parameters[name]
 		if !ok {

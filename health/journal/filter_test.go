@@ -75,7 +75,7 @@ func TestFiltersAreRead(t *testing.T) {
 				Workload: "pod/a", Class: incident.MemoryFault, Limit: 4096},
 		} {
 			values := fixture.Value(url.ParseQuery(query))(t)
-			got, err := ParseFilter(values)
+			got, err := parseFilter(values)
 			fixture.If(t, !got.Since.Equal(want.Since) || !got.Until.Equal(want.Until),
 				"%s: from %v to %v, want %v to %v", query, got.Since, got.Until, want.Since, want.Until)
 			got.Since, got.Until = want.Since, want.Until
@@ -103,7 +103,7 @@ func TestFiltersAreRead(t *testing.T) {
 			"check, class, follow, gpu, kind, limit, severity, since, tenant, until, workload",
 	} {
 		values := fixture.Value(url.ParseQuery(query))(t)
-		if f, err := ParseFilter(values); err == nil || !strings.Contains(err.Error(), want) {
+		if f, err := parseFilter(values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %+v, %v; want an error with %q", query, f, err, want)
 		}
 	}

@@ -63,7 +63,7 @@ func parseRequest(r *http.Request) (f Filter, follow bool, err error) {
 	if follow && query.Has("until") {
 		return f, false, errors.New("until: a stream has no end")
 	}
-	f, err = ParseFilter(query)
+	f, err = parseFilter(query)
 	return f, follow, err
 }
 

@@ -80,7 +80,7 @@ func defaults(root string) Config {
 	d := collectors.DefaultConfig()
 	c := Config{
 		Collectors: Collectors{Fast: d.Fast, Medium: d.Medium, Slow: d.Slow},
-		Metrics:    Metrics{Profile: DefaultProfile},
+		Metrics:    Metrics{Profile: defaultProfile},
 		Workloads: Workloads{Docker: on("/run/docker.sock"), Podman: on("/run/podman/podman.sock"),
 			PodLogs: on("/var/log/containers"), Kubelet: on("/run/gpusteward/kubelet/allocations.json"),
 			HAMi: on("/usr/local/vgpu")},
@@ -130,7 +130,7 @@ func (c Config) Reads() collectors.Config {
 	r := c.Collectors
 	reads := collectors.Config{Fast: r.Fast, Medium: r.Medium, Slow: r.Slow, Enable: r.Enable, Disable: r.Disable,
 		PerLink: r.PerLink, PerProcess: r.PerProcess, Devices: int(r.ExpectedGPUs)}
-	if c.Metrics.Profile == AllProfile {
+	if c.Metrics.Profile == allProfile {
 		reads.XIDs = incident.AlertableXIDs()
 	}
 	return reads
@@ -144,11 +144,11 @@ type Metrics struct {
 // The profiles of /metrics.
 const (
 	MinimalProfile = "minimal" // what the rules need
-	DefaultProfile = "default" // what the driver answers, and what happened
-	AllProfile     = "all"     // also counters of what did not happen
+	defaultProfile = "default" // what the driver answers, and what happened
+	allProfile     = "all"     // also counters of what did not happen
 )
 
-var profiles = []string{MinimalProfile, DefaultProfile, AllProfile}
+var profiles = []string{MinimalProfile, defaultProfile, allProfile}
 
 // Workloads says where to look up the names and the allocations of workloads.
 // An empty path disables a source.
@@ -160,12 +160,12 @@ type Workloads struct {
 	HAMi    string `yaml:"hami"`
 }
 
-// HostPlaceholder stands for the host's name in web.external_url.
-const HostPlaceholder = "{host}"
+// hostPlaceholder stands for the host's name in web.external_url.
+const hostPlaceholder = "{host}"
 
 // External returns the agent's URL on a host; "" if it is not known.
 func (w Web) External(host string) string {
-	return strings.TrimSuffix(strings.ReplaceAll(w.ExternalURL, HostPlaceholder, host), "/")
+	return strings.TrimSuffix(strings.ReplaceAll(w.ExternalURL, hostPlaceholder, host), "/")
 }
 
 // Web is about the HTTP server.
@@ -181,7 +181,7 @@ func (w Web) validate() error {
 		{"external_url", w.ExternalURL, "this agent", "http://node17.example.com:9836"},
 		{"grafana_url", w.GrafanaURL, "a Grafana", "https://grafana.example.com"},
 	} {
-		u, err := url.Parse(strings.ReplaceAll(of.is, HostPlaceholder, "host"))
+		u, err := url.Parse(strings.ReplaceAll(of.is, hostPlaceholder, "host"))
 		wrong.If(of.is != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
 			u.Fragment != ""), "web.%s: %q is not the http or https URL of %s, without a password and a fragment, such "+
 			"as %s; \"\" means none", of.key, of.is, of.of, of.example)
