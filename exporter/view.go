@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// A view is what a watched status shows, and where its reader is in it. It does
+// A view is the content of `status --watch`, with the reader's position in it. It does
 // no input and no output.
 type view struct {
 	style
@@ -249,7 +249,7 @@ func (v *view) screen() (lines []string, cursor int) {
 	g, p := v.grids[v.section], &v.places[v.section]
 	lines = append(lines, v.tabs(), strings.TrimSuffix(v.header(g, p.sort), "\n"))
 	body, rows := v.body()
-	if v.lost != nil { // what was true is not shown as true now
+	if v.lost != nil { // old values are not shown as current
 		body, rows = nil, 0
 	}
 	at, page := v.cursor(body), v.page()

@@ -54,8 +54,8 @@ func costsOf(ends []int64, blocks []block) (slower []float64, ms, traced float64
 	return slower, worker.Percentile(times, 0.5) / 1e6, traced
 }
 
-// slope returns by how much y grows with x, by least squares, beside what both do steadily;
-// NaN: x does nothing else.
+// slope returns the least-squares slope of y over x, after the linear trends of both are removed. It
+// is NaN if x is a straight line.
 func slope(x, y []float64) float64 {
 	var xx, xy float64
 	x, y = unsteady(x), unsteady(y)
@@ -65,7 +65,7 @@ func slope(x, y []float64) float64 {
 	return xy / xx
 }
 
-// unsteady returns what x has beside a straight line.
+// unsteady returns x without its linear trend.
 func unsteady(x []float64) []float64 {
 	middle := float64(len(x)-1) / 2
 	var sum, turn, squares float64
@@ -79,8 +79,8 @@ func unsteady(x []float64) []float64 {
 	return rest
 }
 
-// medianWithin returns the median of x between the ends of its 95 % confidence interval. It
-// is by ranks, so that a few values far away do not matter.
+// medianWithin returns the median of x and its 95 % confidence interval. The interval is by ranks,
+// so a few outliers do not matter.
 func medianWithin(x []float64) (low, middle, high float64) {
 	if len(x) == 0 {
 		return math.NaN(), math.NaN(), math.NaN()

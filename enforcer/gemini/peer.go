@@ -118,8 +118,8 @@ func (f *finder) find(s socket, first []int) (peer, error) {
 	}
 }
 
-// elsewhere reports whether a process is known to be in another cgroup of
-// version 2.
+// elsewhere reports whether a process is in another cgroup of version 2, as far as is
+// known.
 func (f *finder) elsewhere(pid int, cgroup uint64) bool {
 	groups, err := os.ReadFile(filepath.Join(f.procFS, strconv.Itoa(pid), "cgroup"))
 	_, path, ok := strings.Cut("\n"+string(groups), "\n0::")
@@ -169,8 +169,8 @@ func (f *finder) has(pid int, link string, budget *int) (string, bool) {
 	}
 }
 
-// eldest returns the first of a process's ancestors in a row that have the socket, too: a child has it from
-// its birth until it executes a program, or for longer, and may end before the client.
+// eldest returns the oldest ancestor of a process such that all between them have the socket: a child
+// inherits it, at least until it executes a program, and may end before the client.
 func (f *finder) eldest(pid int, fd, link string, budget *int) (int, string) {
 	for {
 		stat, err := procs.AwaitStat(f.procFS, pid)

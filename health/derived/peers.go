@@ -77,7 +77,7 @@ func floor(input int, center float64) float64 {
 	case power:
 		return watches[power].floor
 	}
-	return placeCelsius // its place makes a GPU some degrees hotter
+	return placeCelsius // the position in the chassis makes a GPU some degrees hotter
 }
 
 // same reports whether two GPUs have the same model and power limit.
@@ -88,8 +88,8 @@ func (c *card) same(o *card) bool {
 
 // like reports whether two GPUs of a kind have a similar load: utilization says
 // how long something ran, and the activity of the units what it was. The
-// smoothed load counts, because power and heat have a past; so a new GPU is
-// like no other.
+// smoothed load counts, because power and temperature lag; so a new GPU has
+// no siblings yet.
 func (c *card) like(o *card) bool {
 	known := c.settled && o.settled && usable(c.now[utilization]) && usable(o.now[utilization])
 	if !known || !c.same(o) || !within(c.smooth[utilization], o.smooth[utilization], likeLoad) {

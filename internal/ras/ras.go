@@ -54,11 +54,11 @@ type Communicator struct {
 
 // A Rank is one of a communicator's.
 type Rank struct {
-	Rank    int // -1: text tells only that some ranks have these counts
+	Rank    int // -1: the text says only that some ranks have these counts
 	Host    string
 	PID     int               // in its own namespace
 	Missing bool              // its process does not answer
-	Counts  map[string]uint64 // collectives that it has launched, by name; nil: not told
+	Counts  map[string]uint64 // collectives that it has launched, by name; nil: unknown
 }
 
 // Size returns the number of ranks in the answer, in all communicators.
@@ -69,11 +69,11 @@ func (s Status) Size() (ranks int) {
 	return ranks
 }
 
-// asking are the children that ask, and understand the answer: nobody knows who serves.
+// asking are the children that ask and parse the answer: any program may serve it.
 var asking = worker.Kind{Command: worker.Begins(work), Running: 1, Children: maxChildren, Limit: limit + time.Second,
 	Memory: maxChild, Output: maxSize, Confined: true}
 
-// work is what a child is told to do.
+// work is the work of a child.
 const work = "ask-nccl"
 
 func init() {
@@ -167,7 +167,7 @@ func talk(conn net.Conn) ([]byte, error) {
 	return text, err
 }
 
-// parse understands an answer in either form. It may change the text.
+// parse reads an answer in either form. It may change the text.
 func parse(text []byte) (Status, error) {
 	switch {
 	case bytes.HasPrefix(text, []byte("{")):

@@ -117,7 +117,7 @@ func innermost(status string, tid int) int {
 
 // syscallOf reads /proc/PID/syscall: the number, six arguments, of which nothing
 // is kept, the stack pointer and the instruction pointer. A thread that runs has
-// none of them, and one that waits outside of a system call the number -1.
+// none of them. One that waits outside of a system call has the number -1.
 func syscallOf(line string) (name string, at uint64) {
 	f := strings.Fields(line)
 	if len(f) != 3 && len(f) != 9 {
