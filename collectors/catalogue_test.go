@@ -101,9 +101,8 @@ func TestCollectorsPutWhatTheyDeclare(t *testing.T) {
 					for _, p := range h.Passes() {
 						for _, s := range p.Samples {
 							put[s.Metric] = true
-							if !slices.Contains(p.Collector.Metrics, s.Metric) {
-								t.Fatalf("collector %s puts %v without declaring it", p.Collector.Name, s.Metric)
-							}
+							fixture.Stop(t, !slices.Contains(p.Collector.Metrics, s.Metric),
+								"collector %s puts %v without declaring it", p.Collector.Name, s.Metric)
 							if len(s.Labels) != len(s.Metric.Labels) {
 								t.Fatalf("%v has labels %v, collector %s puts %v", s.Metric, s.Metric.Labels,
 									p.Collector.Name, s.Labels)

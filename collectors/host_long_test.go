@@ -10,6 +10,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/collectors/hosttest"
+	"gpusteward/internal/fixture"
 )
 
 // seriesOf identifies the series of a sample.
@@ -34,9 +35,8 @@ func TestNumbersBehave(t *testing.T) {
 						if was, ok := before[key]; ok && s.Value < was && s.Metric.Type == collectors.CounterType {
 							t.Fatalf("%v%v fell from %v to %v", s.Metric, s.Labels, was, s.Value)
 						}
-						if strings.HasSuffix(s.Metric.Name, "_ratio") && (s.Value < 0 || s.Value > 1) {
-							t.Fatalf("%v%v = %v, want 0 to 1", s.Metric, s.Labels, s.Value)
-						}
+						fixture.Stop(t, strings.HasSuffix(s.Metric.Name, "_ratio") && (s.Value < 0 || s.Value > 1),
+							"%v%v = %v, want 0 to 1", s.Metric, s.Labels, s.Value)
 					}
 					before = now
 				}
@@ -63,9 +63,7 @@ func TestNoDuplicateSeries(t *testing.T) {
 					seen := map[string]bool{}
 					for _, s := range h.Samples() {
 						key := seriesOf(s)
-						if seen[key] {
-							t.Fatalf("duplicate series: %v %q", s.Metric, s.Labels)
-						}
+						fixture.Stop(t, seen[key], "duplicate series: %v %q", s.Metric, s.Labels)
 						seen[key] = true
 					}
 				}

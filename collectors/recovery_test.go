@@ -58,13 +58,10 @@ func TestAddedOrRemovedGPUCausesNoGap(t *testing.T) {
 				steady(h, 15*time.Second, func(s collectors.Sample) {
 					switch {
 					case s.Metric == collectors.Up && s.Labels[0] != "2" || s.Metric == collectors.DriverUp:
-						if s.Value == 0 {
-							t.Fatalf("%v%v = 0 while the driver was reopened", s.Metric, s.Labels)
-						}
+						fixture.Stop(t, s.Value == 0, "%v%v = 0 while the driver was reopened", s.Metric, s.Labels)
 					case s.Metric == activity.BusySeconds && s.Labels[0] == "0" && s.Labels[2] == "gpu":
-						if s.Value < busy {
-							t.Fatalf("%v%v fell from %v to %v", s.Metric, s.Labels, busy, s.Value)
-						}
+						fixture.Stop(t, s.Value < busy,
+							"%v%v fell from %v to %v", s.Metric, s.Labels, busy, s.Value)
 						busy = s.Value
 					}
 				})

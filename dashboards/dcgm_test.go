@@ -55,9 +55,7 @@ func TestQueriesFromDCGM(t *testing.T) {
 			a.instant = true
 			for {
 				list, err := s.ask(ctx, a, chosen)
-				if err != nil {
-					t.Fatalf("%v: %v", a, err)
-				}
+				fixture.Stop(t, err != nil, "%v: %v", a, err)
 				if len(list) > 0 {
 					for _, one := range list {
 						fixture.Equal(t, one.Value[1], "0.5", "%v: %v", a, one)

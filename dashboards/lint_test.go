@@ -341,9 +341,7 @@ func TestMain(m *testing.M) {
 func generated(t *testing.T) map[string]string {
 	t.Helper()
 	files := fixture.Value(Files())(t)
-	if len(files) < 7 {
-		t.Fatalf("%d dashboards", len(files))
-	}
+	fixture.Stop(t, len(files) < 7, "%d dashboards", len(files))
 	return files
 }
 
@@ -363,9 +361,8 @@ func TestSchema(t *testing.T) {
 		}
 		again := fixture.Value(json.MarshalIndent(d, "", "  "))(t)
 		var want, got any
-		if json.Unmarshal([]byte(text), &want) != nil || json.Unmarshal(again, &got) != nil {
-			t.Fatalf("%s: not JSON", name)
-		}
+		fixture.Stop(t, json.Unmarshal([]byte(text), &want) != nil || json.Unmarshal(again, &got) != nil,
+			"%s: not JSON", name)
 		x, _ := json.Marshal(want)
 		y, _ := json.Marshal(got)
 		fixture.If(t, !bytes.Equal(x, y), "%s: a round trip through Grafana's schema changes it", name)

@@ -93,9 +93,7 @@ func launch(t *testing.T, url string, cmd *exec.Cmd) {
 			ended <- err
 			t.Fatalf("%s ended: %v", cmd.Path, err)
 		case <-time.After(20 * time.Millisecond):
-			if time.Since(begin) > patience {
-				t.Fatalf("%s does not answer at %s", cmd.Path, url)
-			}
+			fixture.Stop(t, time.Since(begin) > patience, "%s does not answer at %s", cmd.Path, url)
 		}
 	}
 }

@@ -35,15 +35,11 @@ func strictly(text []byte) (*sdk.Dashboard, error) {
 func committed(t *testing.T) (list []*sdk.Dashboard) {
 	t.Helper()
 	names, err := filepath.Glob("gpusteward-*.json")
-	if err != nil || len(names) < 7 {
-		t.Fatalf("%q, %v", names, err)
-	}
+	fixture.Stop(t, err != nil || len(names) < 7, "%q, %v", names, err)
 	for _, name := range names {
 		text := fixture.Value(os.ReadFile(name))(t)
 		d, err := strictly(text)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		fixture.Stop(t, err != nil, "%s: %v", name, err)
 		fixture.Equal(t, strings.TrimSuffix(name, ".json"), *d.Uid, "%s has the uid", name)
 		list = append(list, d)
 	}

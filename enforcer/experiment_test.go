@@ -145,9 +145,7 @@ func (f *figure) evaluate(t *testing.T, truth *monitor, parts []part) {
 	from, to := int64(0), int64(math.MaxInt64)
 	for _, p := range parts {
 		s, bursts := p.measured()
-		if len(s.At) < 2 {
-			t.Fatalf("%s: %s completed nothing", f.name, p.Name)
-		}
+		fixture.Stop(t, len(s.At) < 2, "%s: %s completed nothing", f.name, p.Name)
 		steps, target, f.bursts = append(steps, s), append(target, p.target), append(f.bursts, bursts)
 		if truth != nil {
 			all = append(all, truth.of(p.Cmd.Process.Pid))
@@ -156,9 +154,7 @@ func (f *figure) evaluate(t *testing.T, truth *monitor, parts []part) {
 		}
 		from, to = max(from, s.At[0]+int64(settle)), min(to, s.At[len(s.At)-1])
 	}
-	if from >= to {
-		t.Fatalf("%s: the workers were not at work together for more than %v", f.name, settle)
-	}
+	fixture.Stop(t, from >= to, "%s: the workers were not at work together for more than %v", f.name, settle)
 	f.share = shares(all, from, to)
 	f.typical = typical(all, from, to)
 	f.one = deviation(all, target, from, to, time.Second)

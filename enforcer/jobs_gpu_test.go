@@ -130,9 +130,7 @@ func TestGPUSteps(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "times")
 			fixture.Must(t, r.run(t, kind, file))
 			files, _ := filepath.Glob(file + "*") // of each rank
-			if len(files) == 0 {
-				t.Fatal("it wrote no times")
-			}
+			fixture.Stop(t, len(files) == 0, "it wrote no times")
 			for _, file := range files {
 				var times struct {
 					PID   int
@@ -351,9 +349,7 @@ func (l *late) job(t *testing.T, kind string) {
 		if steps > 200 {
 			break
 		}
-		if time.Since(began) > time.Minute {
-			t.Fatalf("%s: %d steps after a minute", kind, steps)
-		}
+		fixture.Stop(t, time.Since(began) > time.Minute, "%s: %d steps after a minute", kind, steps)
 	}
 	before := -1 // the rank that was late before, which stays named for some time
 	for i := range *lateRounds {

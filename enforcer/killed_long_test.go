@@ -47,9 +47,7 @@ func TestSuspendedProcessOutlivesTheAgent(t *testing.T) {
 				at := fixture.Monotonic()
 				return w.until(2*time.Minute, func(s *series) bool { return s.By(fixture.Monotonic()) > s.By(at) })
 			}
-			if !works() {
-				t.Fatal("it never works")
-			}
+			fixture.Stop(t, !works(), "it never works")
 			fixture.Must(t, a.order("suspend", w.Cmd.Process.Pid))
 			a.again()
 			a.metric(`nvgpu_broker_sessions{state="active"}`, 1)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/suspend"
+	"gpusteward/internal/fixture"
 )
 
 var (
@@ -35,9 +36,7 @@ func (a *agent) recorded() string {
 	if err == nil {
 		err = json.Unmarshal(text, &file)
 	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		a.t.Fatal(err)
-	}
+	fixture.Stop(a.t, err != nil && !errors.Is(err, os.ErrNotExist), "%v", err)
 	if len(file.State.Suspended) == 0 {
 		return ""
 	}

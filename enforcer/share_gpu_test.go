@@ -132,9 +132,7 @@ func TestGPUSMI(t *testing.T) {
 	cmd.Env = append(os.Environ(), append(h.hook, "GPUSTEWARD_TENANT=capped")...)
 	began := time.Now()
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("nvidia-smi under the hook: %v", err)
-	}
+	fixture.Stop(t, err != nil, "nvidia-smi under the hook: %v", err)
 	fmt.Printf("under a cap of 4096 MiB nvidia-smi says total, used, free: %s, after %v\n",
 		strings.TrimSpace(string(out)), time.Since(began).Round(time.Millisecond))
 	var total, used, free int

@@ -185,9 +185,8 @@ func TestMigrationExamples(t *testing.T) {
 			"<<.LabelMatchers>>", fmt.Sprintf(`%s="serving",%s=~"llama-3|llama-4"`, names["namespace"], names["pod"]),
 			"<<.GroupBy>>", names["pod"]).Replace(r.MetricsQuery), true))
 	}
-	if len(own) < 2 || len(adapter) < 2 {
-		t.Fatalf("the page has %d expressions about holders and %d queries of rules", len(own), len(adapter))
-	}
+	fixture.Stop(t, len(own) < 2 || len(adapter) < 2,
+		"the page has %d expressions about holders and %d queries of rules", len(own), len(adapter))
 	samples := mixedHost(t)
 	for _, to := range []target{static, pod} {
 		evaluate(t, to, samples, own, "/metrics")

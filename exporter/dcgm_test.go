@@ -311,9 +311,7 @@ func TestReferenceOfMigration(t *testing.T) {
 		begin, end := "<!-- "+of+": written by make generate -->\n", "<!-- end -->"
 		before, rest, ok := strings.Cut(page, begin)
 		_, after, ended := strings.Cut(rest, end)
-		if !ok || !ended {
-			t.Fatalf("%s has no %q with its %q", path, begin, end)
-		}
+		fixture.Stop(t, !ok || !ended, "%s has no %q with its %q", path, begin, end)
 		page = before + begin + "| theirs | ours, in their unit | what differs |\n|---|---|---|\n" + rows + end + after
 	}
 	if *fixture.Update {

@@ -38,9 +38,8 @@ func TestHistoryKeepsTheLastQuarterOfAnHour(t *testing.T) {
 	h.add(noon.Add(5*time.Second), []GPU{using(0, 101)}, nil)
 	h.add(noon.Add(20*time.Second), []GPU{using(0, 102), using(1, 50)}, nil) // the steps between are unknown
 	all := h.all()
-	if len(all.GPUs) != 2 || !all.End.Equal(noon.Add(20*time.Second)) || all.Step != 5 {
-		t.Fatalf("the history is %d GPUs until %v", len(all.GPUs), all.End)
-	}
+	fixture.Stop(t, len(all.GPUs) != 2 || !all.End.Equal(noon.Add(20*time.Second)) || all.Step != 5,
+		"the history is %d GPUs until %v", len(all.GPUs), all.End)
 	wantPoints(t, all.GPUs[0].Series["power_watts"], nan, 999, 101, nan, nan, 102)
 	wantPoints(t, all.GPUs[1].Series["power_watts"], nan, nan, 50)
 	wantPoints(t, all.GPUs[0].Series["sm_ratio"], nan, nan, nan, nan)
@@ -99,9 +98,8 @@ func TestHistoryTakesItsBytes(t *testing.T) {
 func wantDay(t *testing.T, d Day, end time.Time, want ...float64) {
 	t.Helper()
 	p := d.Series["power_watts"]
-	if len(p) != dayMinutes || !d.End.Equal(end) || d.Step != 60 {
-		t.Fatalf("the day has %d points until %v", len(p), d.End)
-	}
+	fixture.Stop(t, len(p) != dayMinutes || !d.End.Equal(end) || d.Step != 60,
+		"the day has %d points until %v", len(p), d.End)
 	fixture.Need(t, fmt.Sprint([]float32(p[len(p)-len(want):])), fmt.Sprint(want), "the last minutes")
 }
 
@@ -175,9 +173,8 @@ func TestHistoryOfJobs(t *testing.T) {
 	h.add(noon, nil, []Workload{one("b", 2), one("a", 1), {Name: "server"}})
 	h.add(noon.Add(2*historyStep), nil, []Workload{one("b", 0)})
 	all := h.all().Jobs
-	if len(all) != 2 || all[0].Workload != "a" || all[1].Workload != "b" {
-		t.Fatalf("the history has the jobs %+v", all)
-	}
+	fixture.Stop(t, len(all) != 2 || all[0].Workload != "a" || all[1].Workload != "b",
+		"the history has the jobs %+v", all)
 	wantPoints(t, all[1].Series["step_seconds"], nan, 2, nan, nan)
 	wantPoints(t, all[1].Series["host_seconds"], nan, .5, nan, 0)
 	wantPoints(t, all[1].Series["waiting_seconds"], nan, nan, nan, nan)

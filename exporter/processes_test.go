@@ -38,9 +38,8 @@ func TestProcesses(t *testing.T) {
 	ask := func(query string) (a answer) {
 		t.Helper()
 		w := request(s, http.MethodGet, "/api/v1/processes"+query)
-		if err := json.Unmarshal(w.Body.Bytes(), &a); w.Code != http.StatusOK || err != nil || a.Processes == nil {
-			t.Fatalf("%s: %d, %s", query, w.Code, w.Body)
-		}
+		fixture.Stop(t, w.Code != http.StatusOK || json.Unmarshal(w.Body.Bytes(), &a) != nil || a.Processes == nil,
+			"%s: %d, %s", query, w.Code, w.Body)
 		return a
 	}
 	pids := func(a answer) (all []int) {

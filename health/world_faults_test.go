@@ -150,9 +150,7 @@ func (a act) inject(t *testing.T, s *site) {
 	case "":
 	default:
 		i, err := strconv.Atoi(a.Board)
-		if err != nil {
-			t.Fatalf("faults.yml: board %q", a.Board)
-		}
+		fixture.Stop(t, err != nil, "faults.yml: board %q", a.Board)
 		boards = s.boards[i : i+1]
 	}
 	for _, b := range boards {
@@ -166,9 +164,7 @@ func (a act) inject(t *testing.T, s *site) {
 		case a.Silent != "":
 			b.silent = a.Silent
 		case a.Do != "":
-			if acts[a.Do] == nil {
-				t.Fatalf("faults.yml: no act is called %q", a.Do)
-			}
+			fixture.Stop(t, acts[a.Do] == nil, "faults.yml: no act is called %q", a.Do)
 			acts[a.Do](s, b)
 		default:
 			s.broken = append(s.broken, &breakage{board: b, metric: metricByName(t, a.Metric), where: a.Where,

@@ -60,9 +60,7 @@ func (d limitsDriver) command(limits ...string) *exec.Cmd {
 func (d limitsDriver) asks(limits ...string) (answers []string) {
 	d.t.Helper()
 	out, err := d.command(limits...).CombinedOutput()
-	if err != nil {
-		d.t.Fatalf("%v\n%s", err, out)
-	}
+	fixture.Stop(d.t, err != nil, "%v\n%s", err, out)
 	for line := range strings.Lines(string(out)) {
 		if answer, ok := strings.CutPrefix(line, "answer: "); ok {
 			answers = append(answers, strings.TrimSpace(answer))

@@ -298,14 +298,12 @@ func TestUnknownProcesses(t *testing.T) {
 			s.has(t, Processes, 2, "compute")
 			s.has(t, WorkloadMemory, mebibyte, "unit:a.service", "")
 			for _, p := range s.last.Samples {
-				if p.Metric != Processes && slices.Contains(p.Labels[2:], "2") ||
-					p.Metric == ProcessInfo && p.Labels[2] != "1" {
-					t.Fatalf("an unidentified process is shown: %v %q", p.Metric, p.Labels)
-				}
+				fixture.Stop(t, p.Metric != Processes && slices.Contains(p.Labels[2:], "2") ||
+					p.Metric == ProcessInfo && p.Labels[2] != "1",
+					"an unidentified process is shown: %v %q", p.Metric, p.Labels)
 			}
-			if s.last.Failure != nvml.SUCCESS || len(s.last.Unsupported) > 0 {
-				t.Fatalf("failure %v, unsupported %v", s.last.Failure, s.last.Unsupported)
-			}
+			fixture.Stop(t, s.last.Failure != nvml.SUCCESS || len(s.last.Unsupported) > 0,
+				"failure %v, unsupported %v", s.last.Failure, s.last.Unsupported)
 		}
 		if v := s.value(WorkloadSM, "unit:a.service"); math.Abs(v-8) > .5 {
 			t.Errorf("beside an unknown process a workload had %v s in 20 s at 40 %%", v)

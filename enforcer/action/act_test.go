@@ -94,9 +94,7 @@ func (a answer) is(t *testing.T, result, detail string) {
 // tells ends the test unless the answer has a result, and its detail a text.
 func (a answer) tells(t *testing.T, result, text string) {
 	t.Helper()
-	if a.result != result || !strings.Contains(a.detail, text) {
-		t.Fatalf("%+v, want %s, %s", a, result, text)
-	}
+	fixture.Stop(t, a.result != result || !strings.Contains(a.detail, text), "%+v, want %s, %s", a, result, text)
 }
 
 func wantOutcome(t *testing.T, got []Outcome, result, detail string) {
@@ -250,9 +248,7 @@ func TestPauseBySignal(t *testing.T) {
 	}
 	answered(a.Pause(processGroup(who...), []string{byBroker, bySignal})).is(t, escalation.Done,
 		"signal: 3 done, 0 missed, 0 failed")
-	if len(kept) == 0 || len(kept[0]) != 1 || !slices.Equal(kept[0][0].Stopped, who) {
-		t.Fatalf("kept %+v", kept)
-	}
+	fixture.Stop(t, len(kept) == 0 || len(kept[0]) != 1 || !slices.Equal(kept[0][0].Stopped, who), "kept %+v", kept)
 	still := func() bool { is, err := a.Still(someone); return is && err == nil }
 	fixture.Eventually(t, "all stand still", still)
 

@@ -565,9 +565,7 @@ func TestDriftIsWhatTheDriverCountsAboveTheBooks(t *testing.T) {
 	x, y := w.process("a", "pod:x", gpuA), w.process("a", "pod:x", gpuA)
 	x.Memory, x.committed, y.Memory, y.committed = 5*gib, 4*gib, gib, 2*gib
 	got := w.step().Workloads
-	if len(got) != 1 || got[0].Drift == nil || *got[0].Drift != 0 || got[0].Processes != 2 {
-		t.Fatalf("%+v", got)
-	}
+	fixture.Stop(t, len(got) != 1 || got[0].Drift == nil || *got[0].Drift != 0 || got[0].Processes != 2, "%+v", got)
 	y.Known = false
 	if got := w.step(); got.Workloads[0].Drift != nil || got.Known[Subject{"a", "pod:x"}] {
 		t.Errorf("memory is not known, and the drift is %v", *got.Workloads[0].Drift)

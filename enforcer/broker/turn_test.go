@@ -131,9 +131,7 @@ func TestTenantOfTwo(t *testing.T) {
 	c2.mode(0, wire.ModePause)
 	// it is let launch to drain
 	drain(t, "it is said twice", func() bool { return b.tenant("a").Launches >= 20 }, place{c, 0})
-	if d.page.Turn(0).Mode == wire.ModeRun {
-		t.Fatal("one of two sessions has not drained")
-	}
+	fixture.Stop(t, d.page.Turn(0).Mode == wire.ModeRun, "one of two sessions has not drained")
 	drain(t, "both have drained", place{d, 0}.runs, place{c, 0}, place{c2, 0})
 	c2.yield(0, wire.WhyIdle)
 	d.yield(0, wire.WhyIdle)

@@ -442,9 +442,7 @@ func TestEscalationIsBounded(t *testing.T) {
 	fixture.Need(t, len(c.on), maxStanding, "… are on it")
 	c.judge(c.audit('x', all[maxStanding:]...))
 	for _, s := range all[:maxStanding] {
-		if c.on[s] == nil {
-			t.Fatalf("%v was on its way up, and made room", s)
-		}
+		fixture.Stop(t, c.on[s] == nil, "%v was on its way up, and made room", s)
 	}
 	for range 70 { // a subject with old violations makes room
 		c.judge(c.audit('.', all...))
@@ -452,9 +450,7 @@ func TestEscalationIsBounded(t *testing.T) {
 	c.judge(c.audit('x', all[maxStanding:]...))
 	fixture.Equal(t, len(c.on), maxStanding, "… are on it")
 	for _, s := range all[maxStanding:] {
-		if c.on[s] == nil {
-			t.Fatalf("there was no room for %v", s)
-		}
+		fixture.Stop(t, c.on[s] == nil, "there was no room for %v", s)
 	}
 	for range int(forgetAfter/longestAudit) - 1 {
 		c.now = c.now.Add(longestAudit - time.Second)

@@ -70,9 +70,7 @@ func TestLongestNames(t *testing.T) {
 		r := Request{Name: bytes.Repeat([]byte("n"), length), ID: -1, Kind: Kind(kind), Overuse: 1, Burst: 2,
 			Bytes: math.MaxUint64, Allocate: true}
 		b, err := r.Append(nil)
-		if err != nil || len(b) != RequestSize {
-			t.Fatalf("kind %d: %d bytes, %v", kind, len(b), err)
-		}
+		fixture.Stop(t, err != nil || len(b) != RequestSize, "kind %d: %d bytes, %v", kind, len(b), err)
 		got, err := decode((*[RequestSize]byte)(b))
 		fixture.If(t, err != nil || !bytes.Equal(got.Name, r.Name) || got.ID != -1,
 			"kind %d: %+v, %v", kind, got, err)
@@ -177,13 +175,9 @@ func check(t *testing.T, in *[RequestSize]byte) bool {
 		}
 	}
 	b, err := r.Append(make([]byte, 0, RequestSize))
-	if err != nil || len(b) != RequestSize {
-		t.Fatalf("%x: %+v has no frame: %v", in, r, err)
-	}
+	fixture.Stop(t, err != nil || len(b) != RequestSize, "%x: %+v has no frame: %v", in, r, err)
 	again, err := decode((*[RequestSize]byte)(b))
-	if err != nil || !equal(again, r) {
-		t.Fatalf("%x: %+v came back as %+v, %v", in, r, again, err)
-	}
+	fixture.Stop(t, err != nil || !equal(again, r), "%x: %+v came back as %+v, %v", in, r, again, err)
 	return true
 }
 

@@ -98,9 +98,7 @@ func spawnIn(t *testing.T, dir, address string, env ...string) child {
 	}
 	input, err1 := cmd.StdinPipe()
 	out, err2 := cmd.StdoutPipe()
-	if err1 != nil || err2 != nil || cmd.Start() != nil {
-		t.Fatal("no child")
-	}
+	fixture.Stop(t, err1 != nil || err2 != nil || cmd.Start() != nil, "no child")
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	return child{cmd, input, bufio.NewReader(out)}
 }

@@ -79,9 +79,7 @@ func (h *hook) call(r Request) Response {
 	r.ID = h.id
 	h.send(r)
 	a := h.receive(r.Kind)
-	if a.ID != r.ID {
-		h.t.Fatalf("%s: answer %d to request %d", h.name, a.ID, r.ID)
-	}
+	fixture.Stop(h.t, a.ID != r.ID, "%s: answer %d to request %d", h.name, a.ID, r.ID)
 	return a
 }
 
@@ -153,9 +151,8 @@ func TestRepeatedChangeIsBookedOnce(t *testing.T) {
 	r := take(600)
 	r.ID = 7
 	for range 6 {
-		if h.send(r); !h.receive(MemoryUpdate).Granted {
-			t.Fatal("a repeated request is refused")
-		}
+		h.send(r)
+		fixture.Stop(t, !h.receive(MemoryUpdate).Granted, "a repeated request is refused")
 	}
 	if st := s.Stats(); st.Tenants[0].Used != 600 || st.Duplicates != 5 {
 		t.Errorf("%+v", st)

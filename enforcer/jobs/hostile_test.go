@@ -69,9 +69,8 @@ func TestLies(t *testing.T) {
 		return all, hangs
 	}
 	wantJobs, wantHangs := honest(nil)
-	if len(wantJobs) != 4 || len(wantHangs) != 1 {
-		t.Fatalf("%d jobs, %d hangs; want 4 and 1", len(wantJobs), len(wantHangs))
-	}
+	fixture.Stop(t, len(wantJobs) != 4 || len(wantHangs) != 1,
+		"%d jobs, %d hangs; want 4 and 1", len(wantJobs), len(wantHangs))
 	for name, lie := range lies {
 		began := time.Now()
 		all, hangs := honest(lie)

@@ -60,9 +60,7 @@ func (p *purse) put(bytes uint64) bool {
 func have(t *testing.T, l *Ledger, name string, id, bytes uint64) {
 	t.Helper()
 	r, ok, free := l.Reserve(name, id, bytes)
-	if !ok {
-		t.Fatalf("%d bytes are refused to %s, %d are free", bytes, name, free)
-	}
+	fixture.Stop(t, !ok, "%d bytes are refused to %s, %d are free", bytes, name, free)
 	fixture.Must(t, l.Commit(id, r, bytes))
 }
 
@@ -109,9 +107,7 @@ func TestIdleLeasesAreRecalled(t *testing.T) {
 	l.Lend(1, &a)
 	have(t, &l, "b", 2, 250)
 	l.Lend(2, &b)
-	if a.bytes != 80 || b.bytes != 76 {
-		t.Fatalf("%d and %d bytes are lent", a.bytes, b.bytes)
-	}
+	fixture.Stop(t, a.bytes != 80 || b.bytes != 76, "%d and %d bytes are lent", a.bytes, b.bytes)
 	for _, bytes := range []uint64{641, 1 << 60} { // b keeps 300
 		if _, ok, free := l.Reserve("c", 3, bytes); ok || free != 1000-140-326 || !a.open || !b.open {
 			t.Errorf("%d of 640 bytes: %v, %d are free; open %v %v", bytes, ok, free, a.open, b.open)

@@ -70,9 +70,7 @@ func (e *exact) tell(order string) { fmt.Fprintln(e.in, order) }
 // hear returns the rest of the next line, which begins with a word.
 func (e *exact) hear(word string) string {
 	e.t.Helper()
-	if !e.out.Scan() {
-		e.t.Fatalf("it ended before it said %s", word)
-	}
+	fixture.Stop(e.t, !e.out.Scan(), "it ended before it said %s", word)
 	rest, is := strings.CutPrefix(e.out.Text(), word)
 	if !is {
 		e.t.Fatalf("it said %q instead of %s", e.out.Text(), word)
@@ -229,9 +227,7 @@ func (s *asker) resume(t *testing.T, e *exact) (took float64) {
 func (s *asker) wait(t *testing.T, done Phase) float64 {
 	t.Helper()
 	end := s.result(t)
-	if end.Err != nil || end.Done != done || len(end.Lost) > 0 {
-		t.Fatalf("%+v", end)
-	}
+	fixture.Stop(t, end.Err != nil || end.Done != done || len(end.Lost) > 0, "%+v", end)
 	return end.Took.Seconds()
 }
 

@@ -156,10 +156,9 @@ func TestKilledEnforcerKeepsTheOrder(t *testing.T) {
 				r, _ := b.Record(job)
 				return r.Phase == Suspended
 			})
-			if want := map[bool]State{true: Checkpointed, false: Running}[joined]; !b.card.all(Checkpointed, 2) ||
-				!b.card.all(want, 3, 4) {
-				t.Fatalf("killed at call %d and %d, joined %v: %v", kill, again, joined, b.card.state)
-			}
+			fixture.Stop(t, !b.card.all(Checkpointed, 2) ||
+				!b.card.all(map[bool]State{true: Checkpointed, false: Running}[joined], 3, 4),
+				"killed at call %d and %d, joined %v: %v", kill, again, joined, b.card.state)
 			b.back(2, 3, 4)
 		}
 	}
@@ -203,9 +202,8 @@ func TestLastOrderHolds(t *testing.T) {
 			r, _ := b.Record(job)
 			return r.Phase == want && (want == "" || b.work[job].ends == nil)
 		})
-		if state := map[Phase]State{"": Running, Suspended: Checkpointed}[want]; !b.card.all(state, 2, 3) {
-			t.Fatalf("%v", b.card.state)
-		}
+		fixture.Stop(t, !b.card.all(map[Phase]State{"": Running, Suspended: Checkpointed}[want], 2, 3),
+			"%v", b.card.state)
 	}
 	resume := func() { _ = b.Resume(b.now, job, "wanted") }
 	b.order(2, 3)
@@ -320,9 +318,7 @@ func TestRandomOrders(t *testing.T) {
 			}
 		}
 		c.set(func() {
-			if c.free < 0 || c.free > 20 {
-				t.Fatalf("%d of 20 free", c.free)
-			}
+			fixture.Stop(t, c.free < 0 || c.free > 20, "%d of 20 free", c.free)
 		})
 	}
 	c.set(func() { clear(c.wrong); c.free += 5 })

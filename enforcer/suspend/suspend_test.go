@@ -360,9 +360,8 @@ func TestAResumptionWaitsForRoom(t *testing.T) {
 		if r, _ := b.Record(job); r.Since.After(began) {
 			t.Fatalf("it has been resuming since %v, not %v", r.Since, began)
 		}
-		if !b.card.all(Checkpointed, 2, 3) || b.card.free != 11 {
-			t.Fatalf("%v, %d free", b.card.state, b.card.free)
-		}
+		fixture.Stop(t, !b.card.all(Checkpointed, 2, 3) || b.card.free != 11,
+			"%v, %d free", b.card.state, b.card.free)
 		at = append(at, b.now.Sub(began))
 		began = b.now
 	}
@@ -667,9 +666,8 @@ func TestKilledEnforcerLosesNoProcess(t *testing.T) {
 			b.begin()
 			if r, is := b.Record(job); is && r.Phase == Suspended {
 				suspended++
-				if !b.card.all(Checkpointed, 2, 3) {
-					t.Fatalf("killed at call %d and %d: suspended are %v", kill, again, b.card.state)
-				}
+				fixture.Stop(t, !b.card.all(Checkpointed, 2, 3),
+					"killed at call %d and %d: suspended are %v", kill, again, b.card.state)
 				_ = b.Resume(b.now, job, "wanted")
 			}
 			fixture.Eventually(t, fmt.Sprintf("killed at call %d and %d, it is resumed", kill, again), func() bool {
@@ -677,9 +675,7 @@ func TestKilledEnforcerLosesNoProcess(t *testing.T) {
 				b.Look(b.now)
 				return len(b.Records()) == 0
 			})
-			if !b.card.all(Running, 2, 3) {
-				t.Fatalf("killed at call %d and %d: %v", kill, again, b.card.state)
-			}
+			fixture.Stop(t, !b.card.all(Running, 2, 3), "killed at call %d and %d: %v", kill, again, b.card.state)
 			ran++
 		}
 	}

@@ -200,9 +200,8 @@ func TestOtherLoadIsNotAnAnomaly(t *testing.T) {
 		if r.last != nil {
 			far = max(far, r.get(AnomalyRobustZScore, 0, "sm_clock"))
 			for _, w := range watches {
-				if r.get(AnomalyActive, 0, w.name) == 1 {
-					t.Fatalf("%s is called an anomaly because a job began", w.name)
-				}
+				fixture.Stop(t, r.get(AnomalyActive, 0, w.name) == 1,
+					"%s is called an anomaly because a job began", w.name)
 			}
 		}
 	})

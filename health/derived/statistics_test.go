@@ -194,9 +194,8 @@ func FuzzTheilSen(f *testing.F) {
 		if len(values) < 3 {
 			return
 		}
-		if !usable(slope) || !(low <= slope && slope <= high) {
-			t.Fatalf("%v: %g in [%g, %g]", values, slope, low, high)
-		}
+		fixture.Stop(t, !usable(slope) || !(low <= slope && slope <= high),
+			"%v: %g in [%g, %g]", values, slope, low, high)
 		if s, _, _ := theilSen(times, tilted, nil); far(s, slope+8, 1e-9) {
 			t.Errorf("%v: the slope is %g, tilted by 8 %g", values, slope, s)
 		}

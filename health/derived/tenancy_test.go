@@ -122,9 +122,7 @@ func TestRemovedTenantHasNoTrend(t *testing.T) {
 	t.Parallel()
 	r := newTenantRig()
 	r.step(40*time.Minute, func(at float64) { r.now[tenantUsed], r.now[tenantCap] = 1e9*at, 1e11 })
-	if !usable(r.get(QuotaMemoryExhaustion, 0, "ml")) {
-		t.Fatal("nothing is foreseen of what grows")
-	}
+	fixture.Stop(t, !usable(r.get(QuotaMemoryExhaustion, 0, "ml")), "nothing is foreseen of what grows")
 	r.step(step, func(float64) { r.now = noTenant })
 	for _, m := range []*collectors.Metric{QuotaMemoryExhaustion, QuotaGuaranteeExhaustion, ForecastConfidence} {
 		fixture.Equal(t, len(r.last.Of(m)), 0, "it has left, and there is")

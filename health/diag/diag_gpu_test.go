@@ -98,9 +98,8 @@ func TestGPUDiagKernels(t *testing.T) {
 	for _, p := range cycle(3) {
 		begin := time.Now()
 		m, err := d.Pattern(p, true)
-		if err != nil || m.Bytes != size || m.Errors != 1 || len(m.First) != 1 {
-			t.Fatalf("%+v: %+v, %v", p, m, err)
-		}
+		fixture.Stop(t, err != nil || m.Bytes != size || m.Errors != 1 || len(m.First) != 1,
+			"%+v: %+v, %v", p, m, err)
 		if w := m.First[0]; w.Got != injury || w.Want != p.Word(size/8/2, w.Address) {
 			t.Errorf("%+v: %#x, want %#x instead of %#x", p, w, p.Word(size/8/2, w.Address), injury)
 		}
@@ -111,9 +110,8 @@ func TestGPUDiagKernels(t *testing.T) {
 	for _, u := range Units {
 		for injured := -1; injured < facts.SMs; injured += 7 {
 			tally, err := d.Products(u, uint64(injured), 8, injured)
-			if err != nil || len(tally.Of) != facts.SMs {
-				t.Fatalf("%s: %d of %d SMs, %v", u.Name, len(tally.Of), facts.SMs, err)
-			}
+			fixture.Stop(t, err != nil || len(tally.Of) != facts.SMs,
+				"%s: %d of %d SMs, %v", u.Name, len(tally.Of), facts.SMs, err)
 			for sm, s := range tally.Of {
 				fixture.If(t, s.Tiles == 0 || (s.Wrong > 0) != (sm == injured),
 					"%s with a fault in SM %d: SM %d has %+v", u.Name, injured, sm, s)

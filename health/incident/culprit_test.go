@@ -301,9 +301,7 @@ func TestTwoHundredFaults(t *testing.T) {
 					for i, pid := range pids {
 						s, ok := ParseLine(host.Record{Sequence: uint64(i + 1), Time: d.start.Add(said),
 							Text: line(pid, "gpusteward")}, nil)
-						if !ok {
-							t.Fatal("no fault")
-						}
+						fixture.Stop(t, !ok, "no fault")
 						d.hear(d.Add(s, d.start.Add(tick)))
 					}
 					pids = nil

@@ -185,10 +185,8 @@ func TestBadRecordsAreBounded(t *testing.T) {
 		text := strings.Repeat(strings.Repeat("x", 1000)+"\n", 700) + journalText(t, happened(1))
 		fixture.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		events, repaired, err := loadFile(path)
-		if err != nil || repaired == nil || len(events.byID) != 1 ||
-			!strings.Contains(repaired.Message, "700700 bytes") {
-			t.Fatalf("%+v, %v", repaired, err)
-		}
+		fixture.Stop(t, err != nil || repaired == nil || len(events.byID) != 1 ||
+			!strings.Contains(repaired.Message, "700700 bytes"), "%+v, %v", repaired, err)
 	}
 	if info, err := os.Stat(filepath.Join(dir, "events.bad")); err != nil || info.Size() > maxBad ||
 		info.Size() < maxBad/2 {
@@ -408,9 +406,8 @@ func TestLockOfKilledAgent(t *testing.T) {
 			defer held.Release()
 			fixture.Must(t, os.WriteFile(path, []byte(c.owner), 0))
 			file, err := lockFile(path)
-			if err == nil != c.taken || !c.taken && !isLocked(err) {
-				t.Fatalf("%v, want it taken: %v", err, c.taken)
-			}
+			fixture.Stop(t, err == nil != c.taken || !c.taken && !isLocked(err),
+				"%v, want it taken: %v", err, c.taken)
 			if !c.taken {
 				return
 			}
@@ -418,9 +415,8 @@ func TestLockOfKilledAgent(t *testing.T) {
 				t.Errorf("another one: %v", err)
 			}
 			file.Release()
-			if file, err = lockFile(path); err != nil {
-				t.Fatalf("the next one: %v", err)
-			}
+			file, err = lockFile(path)
+			fixture.Stop(t, err != nil, "the next one: %v", err)
 			file.Release()
 		})
 	}

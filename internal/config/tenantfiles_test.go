@@ -84,9 +84,8 @@ func TestTenantFilesOfOthers(t *testing.T) {
 	}
 	names, refused := d.names()
 	lines := strings.Split(refused, "\n")
-	if names != "a" || len(lines) != len(want) || d.Refusals() != len(want) {
-		t.Fatalf("%q, refused\n%s", names, refused)
-	}
+	fixture.Stop(t, names != "a" || len(lines) != len(want) || d.Refusals() != len(want),
+		"%q, refused\n%s", names, refused)
 	for i := range want {
 		fixture.Equal(t, strings.HasPrefix(lines[i], want[i]), true, "%q, want %q", lines[i], want[i])
 	}

@@ -248,9 +248,7 @@ func (a *agent) listening() *agent {
 		entry = a.log.find("Listening on")
 		return entry != nil || a.hasEnded()
 	})
-	if entry == nil {
-		a.t.Fatalf("the agent ended with status %d before it listened", a.status)
-	}
+	fixture.Stop(a.t, entry == nil, "the agent ended with status %d before it listened", a.status)
 	a.url = "http://" + entry["address"].(string)
 	return a
 }

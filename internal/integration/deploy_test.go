@@ -115,10 +115,8 @@ func TestNodeProblemDetectorRunsTheCheck(t *testing.T) {
 		}
 	}
 	fixture.Must(t, json.Unmarshal([]byte(text), &config))
-	if config.Plugin != "custom" || config.PluginConfig.MaxOutputLength != 80 || len(config.Conditions) != 1 ||
-		len(config.Rules) != 1 {
-		t.Fatalf("%+v", config)
-	}
+	fixture.Stop(t, config.Plugin != "custom" || config.PluginConfig.MaxOutputLength != 80 || len(config.Conditions) != 1 ||
+		len(config.Rules) != 1, "%+v", config)
 	rule := config.Rules[0]
 	fixture.If(t, rule.Type != "permanent" || rule.Condition != config.Conditions[0].Type || rule.Condition != "GPUUnhealthy" ||
 		filepath.Base(rule.Path) != "gpusteward" || rule.Args[0] != "check", "%+v", rule)

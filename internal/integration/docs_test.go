@@ -22,9 +22,7 @@ import (
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	docs, err := filepath.Glob("docs/*.md")
-	if err != nil || len(docs) < 7 {
-		t.Fatalf("docs/*.md: %q, %v", docs, err)
-	}
+	fixture.Stop(t, err != nil || len(docs) < 7, "docs/*.md: %q, %v", docs, err)
 	all := map[string]string{}
 	for _, path := range append(docs, "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "alerts/RUNBOOK.md",
 		"collectors/METRICS.md") {
@@ -351,9 +349,7 @@ func TestReferenceOfBounds(t *testing.T) {
 	before, rest, _ := strings.Cut(page, "\n## Bounds\n")
 	_, rest, _ = strings.Cut(rest, "\n| what | ")
 	_, after, is := strings.Cut(rest, "|\n\n")
-	if !is {
-		t.Fatal("docs/operations.md has no table of bounds")
-	}
+	fixture.Stop(t, !is, "docs/operations.md has no table of bounds")
 	head, _, _ := strings.Cut(page[len(before):], "| what | ")
 	fixture.Golden(t, "docs/operations.md", before+head+bounds.Table(all)+"\n"+after)
 	for program, path := range map[string]string{"observer": "deploy/systemd/gpusteward.service",

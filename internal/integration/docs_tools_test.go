@@ -119,9 +119,8 @@ func TestFilesOfTargets(t *testing.T) {
 	config := fixture.Config(t, strings.ReplaceAll(text, "/etc/prometheus/gpusteward/*.yml", here))
 	out, err := exec.Command("promtool", "check", "service-discovery", "--timeout=2s", config, "gpusteward").Output()
 	var found []struct{ Labels map[string]string }
-	if err != nil || json.Unmarshal(out, &found) != nil || len(found) != 4 {
-		t.Fatalf("promtool (make tools installs it): %v\n%s", err, out)
-	}
+	fixture.Stop(t, err != nil || json.Unmarshal(out, &found) != nil || len(found) != 4,
+		"promtool (make tools installs it): %v\n%s", err, out)
 	for _, f := range found {
 		if l := f.Labels; l["instance"]+":9836" != l["__address__"] || l["job"] != "gpusteward" || l["cluster"] == "" ||
 			l["rack"] == "" {

@@ -64,9 +64,7 @@ func (h hooked) answered(want wire.Type) (wire.Header, []byte) {
 		frame := make([]byte, wire.FrameMax)
 		// the page's descriptor is left in the control data
 		n, _, _, _, err := h.conn.ReadMsgUnix(frame, make([]byte, 64))
-		if err != nil {
-			h.t.Fatalf("waiting for %v: %v", want, err)
-		}
+		fixture.Stop(h.t, err != nil, "waiting for %v: %v", want, err)
 		if header, payload, err := wire.Decode(frame[:n]); err != nil || header.Type == want {
 			fixture.Must(h.t, err)
 			return header, payload

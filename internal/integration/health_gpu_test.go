@@ -76,9 +76,7 @@ func TestGPUIncidents(t *testing.T) {
 		cmd := exec.Command("sh", "-c", `echo $$ > "$0/cgroup.procs"; exec "$1" "$2"`, group, program,
 			strconv.Itoa(code))
 		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("the wrong program ended well: %v\n%s", err, out)
-		}
+		fixture.Stop(t, err != nil, "the wrong program ended well: %v\n%s", err, out)
 		var found []incident.Event
 		// while more may come
 		for end := time.Now().Add(8 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {

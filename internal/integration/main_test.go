@@ -157,9 +157,8 @@ func TestDump(t *testing.T) {
 	}
 	a := start(t, "--demo=h100", dir).ready()
 	_, whole := a.get("/metrics")
-	if !strings.Contains(whole, "\ngo_goroutines ") {
-		t.Fatal("the agent does not tell its goroutines: nothing would be left out")
-	}
+	fixture.Stop(t, !strings.Contains(whole, "\ngo_goroutines "),
+		"the agent does not tell its goroutines: nothing would be left out")
 	if _, err := os.Stat(filepath.Join(root, "broker")); err == nil || strings.Contains(whole, "_broker_") {
 		t.Error("something is said of a broker, without the enforcer")
 	}
@@ -168,9 +167,8 @@ func TestDump(t *testing.T) {
 		return err == nil
 	})
 	status, text, said := dump()
-	if status != 0 || said != "" || !strings.Contains(text, `nvgpu_up{gpu="0",`) {
-		t.Fatalf("exit status %d, %s, %.300s", status, said, text)
-	}
+	fixture.Stop(t, status != 0 || said != "" || !strings.Contains(text, `nvgpu_up{gpu="0",`),
+		"exit status %d, %s, %.300s", status, said, text)
 	for _, line := range strings.Split(text, "\n") {
 		fixture.If(t, line != "" && !strings.HasPrefix(strings.TrimPrefix(strings.TrimPrefix(line, "# HELP "), "# TYPE "), "nvgpu_") &&
 			!strings.Contains(line, "gpusteward_"), "it has %s", line)
@@ -269,9 +267,7 @@ func TestConfigCheckExplainsAProcess(t *testing.T) {
     - {name: batch}
 `, os.Getuid()))
 	status, out, errors := check(t, path, "--explain="+fmt.Sprint(os.Getpid()))
-	if status != 0 || errors != "" {
-		t.Fatalf("status %d, %q", status, errors)
-	}
+	fixture.Stop(t, status != 0 || errors != "", "status %d, %q", status, errors)
 	for _, want := range []string{
 		path + " is good.\n", "enforcer.enabled is false", fmt.Sprintf("process %d\n", os.Getpid()),
 		fmt.Sprint(os.Getuid()), "executable: " + exe, "workload: ",

@@ -95,9 +95,7 @@ func TestGPUNVLink(t *testing.T) {
 	}
 	tx, rx := sent("0", "tx"), sent("1", "rx")
 	out, err := exec.Command("python3", "-c", peer).Output()
-	if err != nil {
-		t.Fatalf("copy between the GPUs (it needs PyTorch): %v", err)
-	}
+	fixture.Stop(t, err != nil, "copy between the GPUs (it needs PyTorch): %v", err)
 	var copied float64
 	fmt.Sscan(string(out), &copied)
 	for began := time.Now(); time.Since(began) < 15*time.Second && sent("1", "rx") < rx+copied; {

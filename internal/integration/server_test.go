@@ -86,9 +86,7 @@ func asksFor(t *testing.T, prometheus, query, label string) map[string]float64 {
 	all := map[string]float64{}
 	for _, r := range answer.Data.Result {
 		v, err := strconv.ParseFloat(fmt.Sprint(r.Value[1]), 64)
-		if err != nil {
-			t.Fatalf("%s: %v", query, err)
-		}
+		fixture.Stop(t, err != nil, "%s: %v", query, err)
 		all[r.Metric[label]] = v
 	}
 	return all
@@ -134,9 +132,7 @@ func hurried(t *testing.T, rules string) string {
 			fmt.Sscan(part[1], &n)
 			sum += time.Duration(n) * unit
 		}
-		if promUnits.ReplaceAllString(text, "") != "" || sum == 0 {
-			t.Fatalf("%q is no duration", text)
-		}
+		fixture.Stop(t, promUnits.ReplaceAllString(text, "") != "" || sum == 0, "%q is no duration", text)
 		return fmt.Sprintf("%dms", (sum / scale).Milliseconds())
 	}
 	rules = waits.ReplaceAllStringFunc(rules, func(line string) string {

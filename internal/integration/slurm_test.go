@@ -235,9 +235,8 @@ func example(t *testing.T) string {
 	t.Helper()
 	page := content(t, "docs/slurm.md")
 	_, text, found := strings.Cut(page, "```sh\n")
-	if text, _, _ = strings.Cut(text, "```"); !found {
-		t.Fatal("there is none")
-	}
+	text, _, _ = strings.Cut(text, "```")
+	fixture.Stop(t, !found, "there is none")
 	return text
 }
 

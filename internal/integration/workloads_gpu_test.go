@@ -62,9 +62,7 @@ func (m *measured) value(family string, pieces ...string) (v float64, ok bool) {
 // pmon returns nvidia-smi's average SM column of each process over so many seconds, as a ratio.
 func pmon(t *testing.T, seconds int) map[int]float64 {
 	out, err := exec.Command("nvidia-smi", "pmon", "-i", "0", "-s", "u", "-c", strconv.Itoa(seconds)).Output()
-	if err != nil {
-		t.Fatalf("nvidia-smi pmon: %v", err)
-	}
+	fixture.Stop(t, err != nil, "nvidia-smi pmon: %v", err)
 	sums := map[int]float64{}
 	for line := range strings.Lines(string(out)) {
 		f := strings.Fields(line)
@@ -131,9 +129,7 @@ func TestGPUWorkloads(t *testing.T) {
 func (m *measured) holdsMemory(pids map[string]int) {
 	out, err := exec.Command("nvidia-smi", "-i", "0", "--query-compute-apps=pid,used_memory",
 		"--format=csv,noheader,nounits").Output()
-	if err != nil {
-		m.t.Fatalf("nvidia-smi: %v", err)
-	}
+	fixture.Stop(m.t, err != nil, "nvidia-smi: %v", err)
 	for name, pid := range pids {
 		want := 0.0
 		for line := range strings.Lines(string(out)) {
@@ -188,9 +184,7 @@ func (m *measured) drains(pids map[string]int) {
 		"the drain did not let go of the driver in 2 s")
 	for name, pid := range pids {
 		p, err := os.FindProcess(pid)
-		if err != nil || p.Kill() != nil {
-			m.t.Fatalf("%s cannot be killed", name)
-		}
+		fixture.Stop(m.t, err != nil || p.Kill() != nil, "%s cannot be killed", name)
 		gone := fixture.Until(m.t, 10*time.Second, name+" has left", func() bool {
 			_, there := m.value("nvgpu_workload_memory_used_bytes", name)
 			return !there

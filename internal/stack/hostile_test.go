@@ -240,9 +240,7 @@ func TestManyPythonThreads(t *testing.T) {
 		m := r.image(t)
 		r.crowd(t, m, 1000)
 		s, _, err := r.read(t, m)
-		if err != nil || len(s) != maxThreads {
-			t.Fatalf("Python %s: %d threads, %v", v, len(s), err)
-		}
+		fixture.Stop(t, err != nil || len(s) != maxThreads, "Python %s: %d threads, %v", v, len(s), err)
 		agrees(t, s[:len(r.Stacks)], r.Stacks) // the oldest
 		r.crowd(t, m, maxList)
 		s, _, err = r.read(t, m)

@@ -54,10 +54,8 @@ func TestRealPython(t *testing.T) {
 			for err == nil && slices.ContainsFunc(p.Threads, moves) { // the last ones may still be on their way
 				p, err = Of(t.Context(), pid, Options{})
 			}
-			if err != nil || p.Problem != "" || p.Python == nil || !p.Python.Verified ||
-				!strings.HasPrefix(r.Version, p.Python.Version) {
-				t.Fatalf("%v %+v", err, p)
-			}
+			fixture.Stop(t, err != nil || p.Problem != "" || p.Python == nil || !p.Python.Verified ||
+				!strings.HasPrefix(r.Version, p.Python.Version), "%v %+v", err, p)
 			var got []pythonStack
 			for _, th := range p.Threads {
 				got = append(got, pythonStack{th.TID, th.Python, th.Problem})
@@ -162,9 +160,7 @@ func (r recording) record(t *testing.T, pid int) {
 	files := newBinaries(dir, all, mounted, mem)
 	defer files.close()
 	w, err := findPython(mem, files, program)
-	if err != nil || w == nil {
-		t.Fatal(err)
-	}
+	fixture.Stop(t, err != nil || w == nil, "%v", err)
 	o := fixture.Value(files.object(w.file))(t)
 	r.Symbols = fixture.Value(o.find(symbols...))(t)
 	memory := recorder{mem, image{}}

@@ -113,9 +113,7 @@ func (r recording) known() map[int]bool {
 func recordings(t testing.TB) map[string]recording {
 	t.Helper()
 	names, err := filepath.Glob("testdata/3.*.json")
-	if err != nil || len(names) < 5 {
-		t.Fatalf("%d recordings, %v", len(names), err)
-	}
+	fixture.Stop(t, err != nil || len(names) < 5, "%d recordings, %v", len(names), err)
 	all := map[string]recording{}
 	for _, name := range names {
 		text := fixture.Value(os.ReadFile(name))(t)

@@ -73,9 +73,8 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0              [vsyscall]
 func TestStackOfThisProcess(t *testing.T) {
 	t.Parallel()
 	p, err := Of(t.Context(), os.Getpid(), Options{})
-	if err != nil || p.PID != os.Getpid() || p.Python != nil || p.Problem != "" || len(p.Threads) < 2 {
-		t.Fatalf("%v %+v", err, p)
-	}
+	fixture.Stop(t, err != nil || p.PID != os.Getpid() || p.Python != nil || p.Problem != "" || len(p.Threads) < 2,
+		"%v %+v", err, p)
 }
 
 func TestStackOfNoProcess(t *testing.T) {

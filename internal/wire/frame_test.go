@@ -55,9 +55,8 @@ func checkFrame(t *testing.T, frame []byte, m message, scratch []byte) []byte {
 		scratch = m.Append(scratch)
 	}
 	h2, payload2, err := Decode(scratch)
-	if err != nil || h2 != h || len(payload2) != len(payload) {
-		t.Fatalf("%x was encoded again to %x: %v", frame, scratch, err)
-	}
+	fixture.Stop(t, err != nil || h2 != h || len(payload2) != len(payload),
+		"%x was encoded again to %x: %v", frame, scratch, err)
 	if m != nil {
 		m.Decode(payload2)
 		if again := m.Append(h2.Append(nil)); !bytes.Equal(again, scratch) {

@@ -239,9 +239,7 @@ func checkCodec[M any, P interface {
 	memory := fill(r, &m)
 	encoded := P(&m).Append(nil)
 	P(&back).Decode(encoded)
-	if !sameFields(m, back) {
-		t.Fatalf("%T: %+v came back as %+v", m, m, back)
-	}
+	fixture.Stop(t, !sameFields(m, back), "%T: %+v came back as %+v", m, m, back)
 	// Reserved bytes are sent as 0, even if memory has other values.
 	typ := reflect.TypeOf(blank)
 	for i := range typ.NumField() {
@@ -249,9 +247,7 @@ func checkCodec[M any, P interface {
 			clear(memory[f.Offset : f.Offset+f.Type.Size()])
 		}
 	}
-	if !bytes.Equal(encoded, memory) {
-		t.Fatalf("%T: encoded as\n%x, in memory it is\n%x", m, encoded, memory)
-	}
+	fixture.Stop(t, !bytes.Equal(encoded, memory), "%T: encoded as\n%x, in memory it is\n%x", m, encoded, memory)
 }
 
 func sameFields(a, b any) bool {
