@@ -75,7 +75,6 @@ func TestNonReadingClientIsDisconnected(t *testing.T) {
 
 // A scrape that had to wait still has the full time to be sent.
 func TestSendingHasItsOwnTimeout(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
 		p := overPipes(t, server(t, func(o *Options) { o.Samples = g.samples }))
@@ -129,7 +128,6 @@ func TestConnectionsAreBounded(t *testing.T) {
 }
 
 func TestClientsAreIdentifiedByAddress(t *testing.T) {
-	t.Parallel()
 	for address, want := range map[string]string{
 		"192.0.2.1": "192.0.2.1/32", "::ffff:192.0.2.1": "192.0.2.1/32", "127.0.0.1": "::1/128", "127.9.9.9": "::1/128",
 		"::1":                  "::1/128",

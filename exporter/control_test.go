@@ -38,7 +38,6 @@ func control(t *testing.T, dir string, actions map[string]Action) (log *fixture.
 }
 
 func TestOrdersAreCarriedOutAndLogged(t *testing.T) {
-	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "made")
 	done := 0
 	log, stop := control(t, dir, map[string]Action{
@@ -81,7 +80,6 @@ func TestOrdersAreCarriedOutAndLogged(t *testing.T) {
 }
 
 func TestControlSocketAnswers(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	control(t, dir, map[string]Action{"drain": nothing, "ack": {Takes: []string{"check", "entity"}, Do: nothing.Do}})
 	for _, c := range []struct {
@@ -115,7 +113,6 @@ func TestControlSocketAnswers(t *testing.T) {
 }
 
 func TestOrderPermissions(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		who  peer
 		own  int

@@ -147,7 +147,6 @@ func TestDCGMNamesTheHolder(t *testing.T) {
 }
 
 func TestDCGMLastXID(t *testing.T) {
-	t.Parallel()
 	const name = "DCGM_FI_DEV_XID_ERRORS"
 	var s samples
 	for _, gpu := range []string{"0", "1"} {
@@ -170,7 +169,6 @@ func TestDCGMLastXID(t *testing.T) {
 
 // A missing reading is absent, but its substitute is served.
 func TestDCGMLeavesOutUnknownValues(t *testing.T) {
-	t.Parallel()
 	fixture.Equal(t, dcgmBody(t, nil), "", "nothing is known, the body is")
 	var s samples
 	s.down("0", "gpu_is_lost")
@@ -190,7 +188,6 @@ func TestDCGMLeavesOutUnknownValues(t *testing.T) {
 
 // A client that prefers OpenMetrics gets dcgm-exporter's names too.
 func TestDCGMNamesAreThoseOfDCGM(t *testing.T) {
-	t.Parallel()
 	var s samples
 	s.h100("0")
 	if body := dcgmBody(t, s, "Accept",
@@ -202,7 +199,6 @@ func TestDCGMNamesAreThoseOfDCGM(t *testing.T) {
 
 // The responses of two paths are cached separately.
 func TestResponsesAreCachedByPath(t *testing.T) {
-	t.Parallel()
 	s := server(t, func(o *Options) { o.Interval = func() time.Duration { return time.Minute } })
 	for range 2 {
 		wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_memory_bytes")
@@ -294,7 +290,6 @@ func (r dcgmRow) unit() string {
 // TestReferenceOfMigration compares the tables of docs/migration.md with
 // docs/migration.tsv and /metrics/dcgm, or writes them under -update.
 func TestReferenceOfMigration(t *testing.T) {
-	t.Parallel()
 	const path = "../docs/migration.md"
 	text := fixture.Value(os.ReadFile(path))(t)
 	tables := map[string]string{}

@@ -100,7 +100,6 @@ func TestEventsAreServedAsTheyCome(t *testing.T) {
 }
 
 func TestOnlyReads(t *testing.T) {
-	t.Parallel()
 	s := server(t, nil)
 	for _, path := range []string{"/", "/metrics", "/metrics/dcgm", "/api/v1/state", "/api/v1/history", "/api/v1/live",
 		"/-/healthy", "/-/ready"} {
@@ -112,7 +111,6 @@ func TestOnlyReads(t *testing.T) {
 }
 
 func TestProbes(t *testing.T) {
-	t.Parallel()
 	why := errors.New("gpu 3 has not been read yet")
 	s := server(t, func(o *Options) { o.Ready = func() error { return why } })
 	wantAnswer(t, request(s, http.MethodGet, "/-/healthy"), http.StatusOK, "healthy")
@@ -195,7 +193,6 @@ func TestChosenNames(t *testing.T) {
 
 // TestPageURL checks that the URL can be opened on the host.
 func TestPageURL(t *testing.T) {
-	t.Parallel()
 	for address, host := range map[string]string{":0": "localhost", "0.0.0.0:0": "localhost", "127.0.0.1:0": "127.0.0.1"} {
 		l := fixture.Value(net.Listen("tcp", address))(t)
 		defer l.Close()

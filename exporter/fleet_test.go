@@ -52,7 +52,6 @@ func prometheusWith(t *testing.T, series, warning string) string {
 }
 
 func TestFleetAsText(t *testing.T) {
-	t.Parallel()
 	s := prometheusWith(t, string(fixture.Value(os.ReadFile("testdata/fleet.prom"))(t)), "store 7 is away"+hostile)
 	var out bytes.Buffer
 	o := FleetOptions{URL: s + "/", Selector: "{" + selector + "}", Timeout: time.Minute}

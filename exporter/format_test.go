@@ -272,7 +272,6 @@ func traced(event string) []collectors.Sample {
 }
 
 func TestIncidentsHaveExemplars(t *testing.T) {
-	t.Parallel()
 	samples := traced("k3x-1")
 	s := server(t, func(o *Options) { o.Samples = func() []collectors.Sample { return samples } })
 	read := func(format string) string {
@@ -309,7 +308,6 @@ func TestIncidentsHaveExemplars(t *testing.T) {
 // TestSuddenCountersBeginAtZero: increase() finds what happened first, and the sample, which the page shows, has
 // it at once. The metric is declared after this package is initialized.
 func TestSuddenCountersBeginAtZero(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		late := &collectors.Metric{Name: "nvgpu_late_total", Type: collectors.CounterType, Labels: []string{"b", "a"}, Sudden: true}
 		samples := []collectors.Sample{{Metric: late, Labels: []string{"2", "1"}, Value: 3,
@@ -333,7 +331,6 @@ func TestSuddenCountersBeginAtZero(t *testing.T) {
 // TestOpenMetricsHasUnits reads OpenMetrics by its rules: the unit of a family
 // follows its type, ends its name, and is there if the name has one.
 func TestOpenMetricsHasUnits(t *testing.T) {
-	t.Parallel()
 	s, _ := fixed(t, "h100")
 	text := request(s, http.MethodGet, "/metrics", "Accept", openMetrics).Body.String()
 	comment := regexp.MustCompile(`^# (HELP|TYPE|UNIT) ([a-zA-Z_:][a-zA-Z0-9_:]*) (.*)$`)
@@ -385,7 +382,6 @@ func serveDurations(t *testing.T) *Server {
 
 // TestProtobufHasNativeBuckets decodes the spans again.
 func TestProtobufHasNativeBuckets(t *testing.T) {
-	t.Parallel()
 	w := request(serveDurations(t), http.MethodGet, "/metrics", "Accept", protobuf)
 	family := decoded(t, w)["nvgpu_durations_seconds"]
 	fixture.Need(t, family.GetType(), dto.MetricType_HISTOGRAM, "the histogram is missing")
@@ -414,7 +410,6 @@ func TestProtobufHasNativeBuckets(t *testing.T) {
 // TestTextHasClassicBuckets checks cumulative counts, which are exact at powers
 // of two.
 func TestTextHasClassicBuckets(t *testing.T) {
-	t.Parallel()
 	s := serveDurations(t)
 	for _, accept := range []string{"text/plain", openMetrics} {
 		text := request(s, http.MethodGet, "/metrics", "Accept", accept).Body.String()
@@ -440,7 +435,6 @@ func TestTextHasClassicBuckets(t *testing.T) {
 }
 
 func TestEmptyHistogram(t *testing.T) {
-	t.Parallel()
 	h := histogram(&collectors.Histogram{})
 	fixture.If(t, h.GetSampleCount() != 0 || len(h.PositiveSpan) != 0 || len(h.Bucket) == 0, "%v", h)
 }

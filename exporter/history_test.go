@@ -30,7 +30,6 @@ func wantPoints(t *testing.T, p Points, want ...float64) {
 }
 
 func TestHistoryKeepsTheLastQuarterOfAnHour(t *testing.T) {
-	t.Parallel()
 	var h history
 	nan := math.NaN()
 	h.add(noon, []GPU{using(0, 100)}, nil)
@@ -64,7 +63,6 @@ func TestHistoryKeepsTheLastQuarterOfAnHour(t *testing.T) {
 
 // The memory of the history is bounded, even if GPUs come and go.
 func TestHistoryIsBounded(t *testing.T) {
-	t.Parallel()
 	var h history
 	for i := range 100 {
 		var gpus []GPU
@@ -106,7 +104,6 @@ func wantDay(t *testing.T, d Day, end time.Time, want ...float64) {
 // A minute is the mean of its known steps. A gap stays one, also if the host
 // slept, and the day turns around.
 func TestHistoryKeepsADay(t *testing.T) {
-	t.Parallel()
 	h, nan := new(history), math.NaN()
 	at := func(d time.Duration, watts float64) { h.add(noon.Add(d), []GPU{using(0, watts)}, nil) }
 	at(0, 100)
@@ -141,7 +138,6 @@ func TestHistoryKeepsADay(t *testing.T) {
 
 // TestDayIsServed answers for a GPU or a workload, and for nothing else.
 func TestDayIsServed(t *testing.T) {
-	t.Parallel()
 	s := server(t, nil)
 	half := .5
 	job := Workload{Name: "a b", Steps: &Steps{Seconds: 2, Goodput: &half}}
@@ -164,7 +160,6 @@ func TestDayIsServed(t *testing.T) {
 // TestHistoryOfJobs keeps the steps of workloads that have some, and of no more
 // than fit.
 func TestHistoryOfJobs(t *testing.T) {
-	t.Parallel()
 	var h history
 	half, nan := .5, math.NaN()
 	one := func(name string, seconds float64) Workload {
@@ -196,7 +191,6 @@ func TestHistoryOfJobs(t *testing.T) {
 // The server keeps the history with or without viewers, and takes samples no
 // more often than needed.
 func TestHistoryIsKeptByTheServer(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
 		s := server(t, func(o *Options) {

@@ -18,7 +18,6 @@ import (
 )
 
 func TestPage(t *testing.T) {
-	t.Parallel()
 	s := server(t, func(o *Options) { o.Note, o.Hostname = "These GPUs are <b>SIMULATED</b>.", "node17" })
 	w := request(s, http.MethodGet, "/")
 	for _, text := range []string{`href="metrics"`, `href="metrics/dcgm"`, `href="api/v1/state"`,
@@ -68,7 +67,6 @@ func TestPageLinks(t *testing.T) {
 }
 
 func TestPageHeaders(t *testing.T) {
-	t.Parallel()
 	s := server(t, nil)
 	app := "/page/" + pageHash() + "/app.js"
 	for path, want := range map[string][2]string{
@@ -91,7 +89,6 @@ func TestPageHeaders(t *testing.T) {
 
 // A browser that has a file is told so, with or without compression.
 func TestPageFilesAreKept(t *testing.T) {
-	t.Parallel()
 	s := server(t, nil)
 	tags := map[string]bool{}
 	for _, path := range []string{"/", "/page/" + pageHash() + "/app.js"} {
@@ -122,7 +119,6 @@ func TestPageFilesAreKept(t *testing.T) {
 const maxTransfer = 60 << 10
 
 func TestPageIsSmallAndItsOwn(t *testing.T) {
-	t.Parallel()
 	document := request(server(t, nil), http.MethodGet, "/", "Accept-Encoding", "gzip").Body.Len()
 	first, later := document, 0
 	for name, file := range tree().files {
@@ -148,7 +144,6 @@ func TestPageIsSmallAndItsOwn(t *testing.T) {
 
 // The vendored files are those that were fetched: `make page` writes the sums.
 func TestVendoredFiles(t *testing.T) {
-	t.Parallel()
 	text := fixture.Value(os.ReadFile("page/vendor/SHA256SUMS"))(t)
 	sums := map[string]string{}
 	for line := range strings.Lines(string(text)) {

@@ -14,7 +14,6 @@ import (
 // TestProcesses lists those of a GPU with its MIG devices, or of a workload, and
 // none if the configuration says so.
 func TestProcesses(t *testing.T) {
-	t.Parallel()
 	may := true
 	in := func(pid int, uuid, workload string, memory uint64) collectors.DeviceProcess {
 		p := collectors.DeviceProcess{UUID: uuid, Kind: "compute", Memory: memory, Known: memory > 0, SM: 2, Sampled: noon,
@@ -94,7 +93,6 @@ func TestProcesses(t *testing.T) {
 
 // TestBoardsStay keeps the names of GPUs while the driver is away.
 func TestBoardsStay(t *testing.T) {
-	t.Parallel()
 	var here, away samples
 	here.identity("0", "H100")
 	away.put(collectors.Up, 0, "0", "GPU-0")

@@ -39,7 +39,6 @@ func (g *gate) samples() []collectors.Sample {
 }
 
 func TestScrapeTimeoutHeader(t *testing.T) {
-	t.Parallel()
 	s := server(t, nil)
 	for _, bad := range []string{"soon", "0", "-1", "NaN", "Inf", "-Inf", "1e9", "3600", "10s", " "} {
 		w := request(s, http.MethodGet, "/metrics", scrapeTimeout, bad)
@@ -53,7 +52,6 @@ func TestScrapeTimeoutHeader(t *testing.T) {
 }
 
 func TestSlowScrapeIsAnsweredBeforeItsTimeout(t *testing.T) {
-	t.Parallel()
 	for header, within := range map[string]time.Duration{"2": 2 * time.Second, "0.1": 100 * time.Millisecond,
 		"": defaultPatience + 1} {
 		synctest.Test(t, func(t *testing.T) {
@@ -78,7 +76,6 @@ func TestSlowScrapeIsAnsweredBeforeItsTimeout(t *testing.T) {
 }
 
 func TestScrapesShareOneGather(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const scrapers = 300
 		g := newGate()
@@ -133,7 +130,6 @@ func TestBusyScrapingDoesNotFreezeValues(t *testing.T) {
 }
 
 func TestDisconnectIsNotLogged(t *testing.T) {
-	t.Parallel()
 	for name, leave := range map[string]func(cancel func()){
 		"disconnects":    func(cancel func()) { cancel() },
 		"loses patience": func(func()) { time.Sleep(defaultPatience) },
@@ -177,7 +173,6 @@ func newKept(t *testing.T) (s *Server, set func(v float64), gathered *int) {
 }
 
 func TestScrapesWithinAnIntervalShareAResponse(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, set, gathered := newKept(t)
 		fixture.Running(t, s.scrapes.run)
@@ -199,7 +194,6 @@ func TestScrapesWithinAnIntervalShareAResponse(t *testing.T) {
 }
 
 func TestUnreadResponsesAreForgotten(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, set, gathered := newKept(t)
 		fixture.Running(t, s.scrapes.run)
@@ -215,7 +209,6 @@ func TestUnreadResponsesAreForgotten(t *testing.T) {
 }
 
 func TestResponsesAreDistinctAndBounded(t *testing.T) {
-	t.Parallel()
 	s, _, gathered := newKept(t)
 	if text, om := request(s, http.MethodGet, "/metrics"), request(s, http.MethodGet, "/metrics", "Accept",
 		"application/openmetrics-text;version=1.0.0"); text.Body.String() == om.Body.String() {

@@ -17,7 +17,6 @@ import (
 )
 
 func TestStateGolden(t *testing.T) {
-	t.Parallel()
 	var s samples
 	s.host(2, 2)
 	s.h100("0")
@@ -37,7 +36,6 @@ func TestStateGolden(t *testing.T) {
 // Unknown values are left out: only names and values that are always known
 // remain.
 func TestStateLeavesOutUnknownValues(t *testing.T) {
-	t.Parallel()
 	var s samples
 	s.put(collectors.Up, 1, "0", "GPU-0")
 	s.put(workloads.WorkloadProcesses, 1, "0", "GPU-0", "unit:a", "compute")
@@ -50,7 +48,6 @@ func TestStateLeavesOutUnknownValues(t *testing.T) {
 }
 
 func TestStateFaults(t *testing.T) {
-	t.Parallel()
 	var s samples
 	put := s.of("0")
 	put(faults.XIDErrors, 0, "48", "")
@@ -99,7 +96,6 @@ func TestStateFaults(t *testing.T) {
 // GPUs are sorted by index and workloads by memory, independent of the order of
 // samples.
 func TestStateIsSorted(t *testing.T) {
-	t.Parallel()
 	var s samples
 	s.workload("unit:small", "2", 1, .1)
 	s.workload("unit:none", "10", 0, .1)
@@ -127,7 +123,6 @@ func TestStateIsSorted(t *testing.T) {
 }
 
 func TestStateIsServed(t *testing.T) {
-	t.Parallel()
 	ready := errors.New("gpu 0 has not been read yet")
 	s := server(t, func(o *Options) {
 		o.Ready, o.Note, o.Hostname = func() error { return ready }, "This host is simulated.", "node17"
@@ -152,7 +147,6 @@ func TestStateIsServed(t *testing.T) {
 }
 
 func TestStateHasTheTenants(t *testing.T) {
-	t.Parallel()
 	var s samples
 	s.tenant("", "stray", 0.5, 0, 0, 0)
 	s.tenant("1", "b", 0.25, 0.125, 2, 1)
@@ -172,7 +166,6 @@ func TestStateHasTheTenants(t *testing.T) {
 
 // TestTenantsOnMIG has tenants on MIG devices, named as in the table of quotas.
 func TestTenantsOnMIG(t *testing.T) {
-	t.Parallel()
 	var s samples
 	s.mig("3")
 	s.tenant("4", "a", 1, 1, 0, 0)
@@ -192,7 +185,6 @@ func TestTenantsOnMIG(t *testing.T) {
 }
 
 func TestStateHasEscalatedWorkloads(t *testing.T) {
-	t.Parallel()
 	var s samples
 	s.stands("a", "unit:calm", "observe", false, map[string]float64{"memory": 8})
 	s.stands("b", "unit:warned", "warn", true, map[string]float64{"compute": 4, "memory": 0})
@@ -208,7 +200,6 @@ func TestStateHasEscalatedWorkloads(t *testing.T) {
 
 // A workload has the tenants of its processes, with or without violations.
 func TestWorkloadsHaveTenants(t *testing.T) {
-	t.Parallel()
 	var s samples
 	s.workload("unit:both", "0", 1, .1)
 	s.workload("unit:none", "0", 1, .1)
@@ -223,7 +214,6 @@ func TestWorkloadsHaveTenants(t *testing.T) {
 // The colour shows the action: red if a workload does not run; yellow if it is
 // warned, slowed or in shadow mode.
 func TestEscalationInColour(t *testing.T) {
-	t.Parallel()
 	for want, l := range map[string]Escalated{
 		"\x1b[33m warn": {Level: "warn", Shadow: true}, "\x1b[33m throttle": {Level: "throttle"},
 		"\x1b[31m pause":              {Level: "pause"},

@@ -36,7 +36,6 @@ func answering(t *testing.T, status int, body string) string {
 }
 
 func TestStatusAsksTheSocketFirst(t *testing.T) {
-	t.Parallel()
 	dir := withSocketDir(t)
 	l := fixture.Value(net.Listen("unix", filepath.Join(dir, ControlSocket)))(t)
 	agent := &httptest.Server{Listener: l, Config: &http.Server{Handler: server(t,
@@ -168,7 +167,6 @@ func (p *pipeline) Write(b []byte) (int, error) {
 }
 
 func TestWatchOutlivesARestartOfTheAgent(t *testing.T) {
-	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var asked atomic.Int32

@@ -55,7 +55,6 @@ func wantSteps(t *testing.T, when string, w Workload, host, goodput, slow float6
 // TestStepsAreRecent: at first the steps are those since the workload began,
 // later those of the last minutes.
 func TestStepsAreRecent(t *testing.T) {
-	t.Parallel()
 	var p pace
 	at := func(after time.Duration, n, outside, slow float64, hostly float64) Workload {
 		var s samples
@@ -76,7 +75,6 @@ func TestStepsAreRecent(t *testing.T) {
 // TestGoodputFallsWhileAWorkloadStands: after ten minutes of steps, all of its
 // time is outside.
 func TestGoodputFallsWhileAWorkloadStands(t *testing.T) {
-	t.Parallel()
 	var p pace
 	want := map[int]float64{10: 1, 15: 2. / 3, 20: 1. / 3, 25: 0, 30: 0}
 	for minute := range 31 {
@@ -92,7 +90,6 @@ func TestGoodputFallsWhileAWorkloadStands(t *testing.T) {
 // TestStepsBelongToTheCurrentWorkload: a workload that is new, has come again
 // or has left a GPU has the steps since it began.
 func TestStepsBelongToTheCurrentWorkload(t *testing.T) {
-	t.Parallel()
 	var p pace
 	var both, one, none samples
 	both.steps("w", "0", 100, 0, 0)
@@ -108,7 +105,6 @@ func TestStepsBelongToTheCurrentWorkload(t *testing.T) {
 
 // TestStepIsThatOfTheSlowestGPU that steps; a server has none.
 func TestStepIsThatOfTheSlowestGPU(t *testing.T) {
-	t.Parallel()
 	var server samples
 	server.job("w", "0", 0, 0)
 	server.put(workloads.JobSteps, 0, "0", "GPU-0", "default", "w")
@@ -128,7 +124,6 @@ func TestStepIsThatOfTheSlowestGPU(t *testing.T) {
 
 // TestRanksHaveTheirRecentTime checks order, place and recent mean of ranks.
 func TestRanksHaveTheirRecentTime(t *testing.T) {
-	t.Parallel()
 	var p pace
 	at := func(after time.Duration, n float64) Workload {
 		var s samples
@@ -149,7 +144,6 @@ func TestRanksHaveTheirRecentTime(t *testing.T) {
 
 // TestHangHasAnExplanation: programs need no table of reasons.
 func TestHangHasAnExplanation(t *testing.T) {
-	t.Parallel()
 	var s samples
 	s.put(workloads.JobHang, 61, "0", "GPU-0", "default", "w", "3", "stopped", "a.py:1 in f")
 	text := string(fixture.Value(json.Marshal(told(new(pace), 0, s).GPUs[0].Job))(t))

@@ -76,7 +76,6 @@ func watch(t *testing.T, s *Server, stuck chan struct{}) *watcher {
 func (w *watcher) leave() { close(w.left); <-w.ended }
 
 func TestStreamSendsAStateEachSecond(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var rendered atomic.Int32
 		s := server(t, func(o *Options) {
@@ -116,7 +115,6 @@ func TestStreamSendsAStateEachSecond(t *testing.T) {
 }
 
 func TestStreamsAreBounded(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := server(t, nil)
 		fixture.Running(t, s.live.run)
@@ -143,7 +141,6 @@ func TestStreamsAreBounded(t *testing.T) {
 
 // A viewer that does not read costs a few frames, then its place.
 func TestSlowViewerIsDropped(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := server(t, nil)
 		fixture.Running(t, s.live.run)
@@ -163,7 +160,6 @@ func TestSlowViewerIsDropped(t *testing.T) {
 }
 
 func TestStreamsEndWithTheServer(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // fails if a goroutine stays
 		s := server(t, nil)
 		stop := fixture.Running(t, s.live.run)

@@ -249,7 +249,6 @@ func FuzzNames(f *testing.F) {
 }
 
 func TestSmallTexts(t *testing.T) {
-	t.Parallel()
 	for d, want := range map[time.Duration]string{
 		-time.Hour: "0s", 59*time.Second + 999*time.Millisecond: "59s", time.Minute: "1m", time.Hour - 1: "59m",
 		time.Hour:        "1h00m",
@@ -275,7 +274,6 @@ func TestSmallTexts(t *testing.T) {
 }
 
 func TestTableOfUnknownAndLongValues(t *testing.T) {
-	t.Parallel()
 	st := style{width: minWidth}
 	if text := st.table(State{GPUs: []GPU{{UUID: "GPU-a", Reason: "late"}}}); strings.Contains(text, "No process") {
 		t.Errorf("the row of a GPU that does not answer is %s", text)
@@ -298,7 +296,6 @@ func TestTableOfUnknownAndLongValues(t *testing.T) {
 }
 
 func TestTableInColourMarksWhatMatters(t *testing.T) {
-	t.Parallel()
 	near, far := 4., 20.
 	gpu := func(margin *float64, util float64, held ...string) string {
 		return style{width: minWidth, colour: true}.table(State{GPUs: []GPU{{UUID: "GPU-a", Up: true, Margin: margin,

@@ -21,7 +21,6 @@ func frame(t testing.TB, text string, size int) []byte {
 }
 
 func TestGoldenRequests(t *testing.T) {
-	t.Parallel()
 	name := []byte("client1")
 	for text, want := range map[string]Request{
 		"0700000000000000 636c69656e743100 0000000000000000 000000000000f83f 0000000000000440": {Name: name,
@@ -41,7 +40,6 @@ func TestGoldenRequests(t *testing.T) {
 }
 
 func TestGoldenResponses(t *testing.T) {
-	t.Parallel()
 	for text, want := range map[string]Response{
 		"07000000 0000000000e05e40":                  {ID: 7, Kind: Quota, Quota: 123.5},
 		"08000000 01000000":                          {ID: 8, Kind: MemoryUpdate, Granted: true},
@@ -65,7 +63,6 @@ func equal(a, b Request) bool {
 }
 
 func TestLongestNames(t *testing.T) {
-	t.Parallel()
 	for kind, length := range longest {
 		r := Request{Name: bytes.Repeat([]byte("n"), length), ID: -1, Kind: Kind(kind), Overuse: 1, Burst: 2,
 			Bytes: math.MaxUint64, Allocate: true}
@@ -82,7 +79,6 @@ func TestLongestNames(t *testing.T) {
 }
 
 func TestHostileFramesAreRefused(t *testing.T) {
-	t.Parallel()
 	good, _ := Request{Name: []byte("client1"), Kind: MemoryUpdate}.Append(nil)
 	put := func(change func(b []byte)) []byte {
 		b := bytes.Clone(good)
@@ -135,7 +131,6 @@ func TestFramesDoNotAllocate(t *testing.T) {
 }
 
 func TestDuration(t *testing.T) {
-	t.Parallel()
 	for ms, want := range map[float64]time.Duration{
 		1.5: 1500 * time.Microsecond, 0: 0, -1: 0, math.Inf(-1): 0, math.Inf(1): time.Hour, 1e300: time.Hour,
 		5e-324: 0, 3.6e6: time.Hour, math.MaxFloat64: time.Hour, -math.MaxFloat64: 0,

@@ -275,7 +275,6 @@ func TestPeerByAnyAddress(t *testing.T) {
 
 // TestAChildIsNotTheClient has a child with the client's socket, which is looked at first.
 func TestAChildIsNotTheClient(t *testing.T) {
-	t.Parallel()
 	l := fixture.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = l.Close() }()
 	conn := fixture.Value(net.Dial("tcp", l.Addr().String()))(t)

@@ -139,13 +139,11 @@ func TestSchedulerKeepsNoBooks(t *testing.T) {
 }
 
 func TestZeroMemoryIsNone(t *testing.T) {
-	t.Parallel()
 	s := start(t, "1\na 0.5 1 0\n", Options{})
 	fixture.Equal(t, dial(t, s, "a").call(take(1)).Granted, false, "granted")
 }
 
 func TestRepeatedChangeIsBookedOnce(t *testing.T) {
-	t.Parallel()
 	s := start(t, two, Options{})
 	h := dial(t, s, "a")
 	r := take(600)
@@ -166,7 +164,6 @@ func TestRepeatedChangeIsBookedOnce(t *testing.T) {
 }
 
 func TestUnknownNames(t *testing.T) {
-	t.Parallel()
 	s := start(t, two, Options{})
 	h := dial(t, s, "nobody")
 	h.silent(s, take(1))
@@ -249,7 +246,6 @@ func TestWaitingClientMayHangUp(t *testing.T) {
 }
 
 func TestJunkInTime(t *testing.T) {
-	t.Parallel()
 	s := start(t, two, Options{Turn: time.Millisecond})
 	h := dial(t, s, "a")
 	for _, junk := range []uint64{0x7ff8000000000001, 0x7ff0000000000000, 0xfff0000000000000, 0xffffffffffffffff, 1,
@@ -417,7 +413,6 @@ func TestBooks(t *testing.T) {
 }
 
 func TestBadOptions(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	good, bad := filepath.Join(dir, "good"), filepath.Join(dir, "bad")
 	_ = os.WriteFile(good, []byte(two), 0o644)

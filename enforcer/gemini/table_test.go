@@ -10,7 +10,6 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	t.Parallel()
 	text := "3\nclient1 0.3 1.0 1073741824\n\n  ns/pod-2\t0.5 0.5 2\r\nlast 0 1e-1 0"
 	got, err := parse([]byte(text))
 	want := []Entry{{"client1", 0.3, 1, 1 << 30}, {"ns/pod-2", 0.5, 0.5, 2}, {"last", 0, 0.1, 0}}
@@ -19,7 +18,6 @@ func TestParse(t *testing.T) {
 }
 
 func TestParseMends(t *testing.T) {
-	t.Parallel()
 	table, err := parse([]byte("2\nns/pod 1.0 0.3 100\n" + strings.Repeat("n", 48) + " 0.1 0.2 3\n"))
 	fixture.If(t, err != nil || table.Entries[0] != (Entry{"ns/pod", 0.3, 1, 100}),
 		"KubeShare's order: %+v, %v", table, err)
@@ -31,7 +29,6 @@ func TestParseMends(t *testing.T) {
 
 // Gemini's own parser stops after the number of clients on the first line, and its example has more lines.
 func TestParseStopsAtTheNumber(t *testing.T) {
-	t.Parallel()
 	got, err := parse([]byte("1\nclient1 0.5 0.5 327374182400\nclient2 0.5 0.5 327374182400\nnonsense\n\n"))
 	fixture.If(t, err != nil || !reflect.DeepEqual(got.Entries, []Entry{{"client1", 0.5, 0.5, 327374182400}}) ||
 		len(got.Bad) != 0, "%+v, %v", got, err)
@@ -41,7 +38,6 @@ func TestParseStopsAtTheNumber(t *testing.T) {
 
 // If a name has two lines, the last one holds, as in Gemini's own parser.
 func TestParseOfANameTwice(t *testing.T) {
-	t.Parallel()
 	got, err := parse([]byte("4\na 0.1 0.2 3\nb 0.3 0.4 5\na 0.5 0.6 7\na 0.8 0.9 10\nc 0.1 0.2 3\n"))
 	want := []Entry{{"a", 0.8, 0.9, 10}, {"b", 0.3, 0.4, 5}}
 	fixture.If(t, err != nil || !reflect.DeepEqual(got.Entries, want) || len(got.Bad) != 0,
@@ -54,7 +50,6 @@ func TestParseOfANameTwice(t *testing.T) {
 }
 
 func TestParseNamesTheLine(t *testing.T) {
-	t.Parallel()
 	for text, want := range map[string]string{
 		"":                   "line 1: ",
 		"two\n":              "line 1: ",
@@ -73,7 +68,6 @@ func TestParseNamesTheLine(t *testing.T) {
 
 // A bad line is reported, and the others hold.
 func TestBadLine(t *testing.T) {
-	t.Parallel()
 	for text, want := range map[string]string{
 		"bad 0.1 0.2":                     "line 3: it has 3 fields",
 		"bad 0.1 0.2 3 4":                 "line 3: it has 5 fields",

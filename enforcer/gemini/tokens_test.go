@@ -164,7 +164,6 @@ func TestSharesOfLateClients(t *testing.T) {
 
 // A scheduler's answers must not come too soon. The delay costs no share and little time.
 func TestAnswersComeNotTooSoon(t *testing.T) {
-	t.Parallel()
 	for _, shares := range [][]float64{{1}, {0.3, 0.7}} {
 		w, all := sharing(t, shares, func(int) program { return program{} })
 		w.tokens.delay = 2 * ms
@@ -184,7 +183,6 @@ func TestAnswersComeNotTooSoon(t *testing.T) {
 }
 
 func TestLimitHoldsAlone(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.3, Limit: 0.3})
 	p := w.add("a", program{})
 	w.run(10 * time.Second)
@@ -194,7 +192,6 @@ func TestLimitHoldsAlone(t *testing.T) {
 }
 
 func TestAloneQuotasAreLong(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, 20*ms, Entry{Name: "a", Limit: 1}, Entry{Name: "b", Limit: 1})
 	p := w.add("a", program{})
 	w.run(time.Second)
@@ -206,7 +203,6 @@ func TestAloneQuotasAreLong(t *testing.T) {
 
 // Overuse is charged: kernels that run beyond a quota do not increase a share.
 func TestOveruseIsCharged(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.5, Limit: 1}, Entry{Name: "b", Request: 0.5, Limit: 1})
 	a, b := w.add("a", program{over: 15 * ms}), w.add("b", program{})
 	w.run(10 * time.Second)
@@ -219,7 +215,6 @@ func TestOveruseIsCharged(t *testing.T) {
 }
 
 func TestTurnOfASilentClientExpires(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.5, Limit: 1}, Entry{Name: "b", Request: 0.5, Limit: 1})
 	w.add("a", program{never: true})
 	w.run(10 * ms)
@@ -234,7 +229,6 @@ func TestTurnOfASilentClientExpires(t *testing.T) {
 }
 
 func TestSleeperLeavesTheGPUToOthers(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.9, Limit: 1}, Entry{Name: "b", Request: 0.1, Limit: 1})
 	w.add("a", program{idle: 500 * ms})
 	b := w.add("b", program{})
@@ -245,7 +239,6 @@ func TestSleeperLeavesTheGPUToOthers(t *testing.T) {
 }
 
 func TestProcessesOfANameShareItsTurns(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.5, Limit: 1}, Entry{Name: "b", Request: 0.5, Limit: 1})
 	for range 3 {
 		w.add("a", program{})
@@ -259,7 +252,6 @@ func TestProcessesOfANameShareItsTurns(t *testing.T) {
 }
 
 func TestReplaceTakesTurnsAndPlaces(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.5, Limit: 1}, Entry{Name: "b", Request: 0.5, Limit: 1})
 	a, b := w.add("a", program{}), w.add("b", program{})
 	w.run(time.Second)

@@ -117,7 +117,6 @@ func TestFillingCacheIsNotALeak(t *testing.T) {
 // TestLeakReturnsLittleMemory grows memory by 100 MB in two minutes, with one fall
 // by a part of the total growth. A fall by a tenth rules out a leak.
 func TestLeakReturnsLittleMemory(t *testing.T) {
-	t.Parallel()
 	const each = 100e6
 	for _, c := range []struct {
 		falls       float64
@@ -255,7 +254,6 @@ func repeated(n int, by float64) (all []float64) {
 // TestTrendKeepsItsLastPoints checks which points a series keeps, and which it
 // drops.
 func TestTrendKeepsItsLastPoints(t *testing.T) {
-	t.Parallel()
 	s := trend{every: time.Minute}
 	add := func(after time.Duration, v float64, want bool) {
 		fixture.Equal(t, s.add(birth.Add(after), v), want, "%v after the first, %g is taken", after, v)
@@ -285,7 +283,6 @@ func TestTrendKeepsItsLastPoints(t *testing.T) {
 // TestForecastOfATrend checks each condition of a forecast at its limit, with
 // series that have exact sums.
 func TestForecastOfATrend(t *testing.T) {
-	t.Parallel()
 	line := trending(100, repeated(12, 1)...)
 	faster := trending(0, append(repeated(8, 2), repeated(4, 4)...)...)
 	slope, _, _ := theilSen(faster.Times, faster.Values, nil)
@@ -322,7 +319,6 @@ func TestForecastOfATrend(t *testing.T) {
 }
 
 func TestFastTrendGoesBeforeASlowOne(t *testing.T) {
-	t.Parallel()
 	for ok, want := range map[bool]float64{true: 1, false: 2} {
 		r := &resident{forecast: forecast{ok: ok, seconds: 1}, slowly: forecast{ok: true, seconds: 2}}
 		fixture.Equal(t, r.soonest().seconds, want, "an hour's trend finds a leak: %v; it is full in seconds", ok)
@@ -337,7 +333,6 @@ func TestFastTrendGoesBeforeASlowOne(t *testing.T) {
 // TestForecastNeedsConsecutivePasses holds that every reason against a forecast
 // restarts its row. A trend that is too short is no reason.
 func TestForecastNeedsConsecutivePasses(t *testing.T) {
-	t.Parallel()
 	rises := trending(0, repeated(12, 1)...)
 	for name, c := range map[string]struct {
 		other    *trend
@@ -368,7 +363,6 @@ func TestForecastNeedsConsecutivePasses(t *testing.T) {
 
 // TestStraysOfASeries checks the distance to both sides of a line.
 func TestStraysOfASeries(t *testing.T) {
-	t.Parallel()
 	for off, want := range map[float64]float64{0: 0, 5: 5, -3: 3} {
 		s := trending(10, repeated(12, 2)...)
 		s.Values[6] += off
@@ -388,7 +382,6 @@ func TestStraysOfASeries(t *testing.T) {
 // TestCreepStartsAfterARest checks when growing memory counts as a
 // creep: after half an hour in which it stayed the same within a thousandth.
 func TestCreepStartsAfterARest(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		rests  time.Duration
 		during float64 // memory in the middle of that half hour
@@ -421,7 +414,6 @@ func TestCreepStartsAfterARest(t *testing.T) {
 // TestCreepExcludesTheStart holds that a trend consists of memory taken after the
 // rest, apart from the two minutes between two points, and is even.
 func TestCreepExcludesTheStart(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		crept time.Duration // after the first point
 		even  bool
@@ -441,7 +433,6 @@ func TestCreepExcludesTheStart(t *testing.T) {
 // TestReturnedMemoryIsNotACreep checks how much memory must be returned to count
 // as much.
 func TestReturnedMemoryIsNotACreep(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		free, to float64
 		gave     bool

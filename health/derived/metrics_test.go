@@ -287,7 +287,6 @@ func TestCorrectedErrorsCountAgainstTheGPUsOwnBaseline(t *testing.T) {
 }
 
 func TestMemoryPressureReplaysAndLag(t *testing.T) {
-	t.Parallel()
 	r := newRig(2)
 	use := func(gpu int, workload, engine string, v float64) collectors.Sample {
 		return collectors.Sample{Metric: workloads.WorkloadUse, Labels: []string{r.gpus[gpu].gpu, r.gpus[gpu].uuid,
@@ -371,7 +370,6 @@ func whole(t *testing.T, s *Snapshot) {
 // TestInputsAreRead finds each input by its labels in the output of some model, and
 // the alternative of one that a model lacks.
 func TestInputsAreRead(t *testing.T) {
-	t.Parallel()
 	shown := strings.Split(string(fixture.Value(os.ReadFile("../../collectors/testdata/models.prom"))(t)), "\n")
 	for _, in := range inputs {
 		for _, labels := range [][]string{in.labels, in.or} {

@@ -16,7 +16,6 @@ import (
 
 // TestTrafficOfKnownCounters checks the sum of both directions of both kinds.
 func TestTrafficOfKnownCounters(t *testing.T) {
-	t.Parallel()
 	r := newRig(3)
 	r.step(time.Minute, func() {
 		for _, i := range []int{nvlinkRX, nvlinkTX} {
@@ -103,7 +102,6 @@ func same(got, want float64) bool { return got == want || want == -1 && !usable(
 // TestStoppedFansAreCounted has boards with fans, some of which stand
 // still, and a board without fans.
 func TestStoppedFansAreCounted(t *testing.T) {
-	t.Parallel()
 	r := newRig(4)
 	for gpu, speeds := range [][]float64{{.3, .3}, {0, .3, 0}, {.001}} {
 		for fan, v := range speeds {

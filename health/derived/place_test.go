@@ -63,7 +63,6 @@ func learned(minutes int, celsius float64) place {
 // TestPlaceIsKnownNearAPower checks how near a power must be to a known one,
 // which of several counts, and after how many minutes a place is known.
 func TestPlaceIsKnownNearAPower(t *testing.T) {
-	t.Parallel()
 	known := learned(knownAfter, 60)
 	for steps := -4; steps <= 4; steps++ {
 		if got := known.usual(stepsFrom(600, steps)); usable(got) != (steps >= -2 && steps <= 2) || usable(got) &&
@@ -90,7 +89,6 @@ func TestPlaceIsKnownNearAPower(t *testing.T) {
 // ten minutes, and then one in which a minute counts as two degrees off at
 // most.
 func TestPlaceLearnsFromOneMinute(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		minutes       int
 		celsius, want float64
@@ -110,7 +108,6 @@ func TestPlaceLearnsFromOneMinute(t *testing.T) {
 // TestPlaceIsBounded checks how many powers a place knows, and that it keeps
 // learning those.
 func TestPlaceIsBounded(t *testing.T) {
-	t.Parallel()
 	p := place{}
 	for step := range 2 * mostPowers {
 		p.learn(stepsFrom(1, step), 60)
@@ -138,7 +135,6 @@ func TestPlaceIsBounded(t *testing.T) {
 // TestPlaceLearnsFromSteadyMinutes checks how steady the power must be, and
 // which values are not temperatures.
 func TestPlaceLearnsFromSteadyMinutes(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		watts, celsius float64
 		learns         bool

@@ -56,7 +56,6 @@ func TestFaultScores(t *testing.T) {
 }
 
 func TestTenantFaultsDoNotMakeALemon(t *testing.T) {
-	t.Parallel()
 	r := newRig(2)
 	r.step(step, nil)
 	for i := range 12 { // two hours apart
@@ -84,7 +83,6 @@ func TestTenantFaultsDoNotMakeALemon(t *testing.T) {
 }
 
 func TestScoresOutliveARestart(t *testing.T) {
-	t.Parallel()
 	r := newRig(2)
 	for _, g := range r.gpus {
 		g.values[eccCorrected] = 0
@@ -121,7 +119,6 @@ func TestScoresOutliveARestart(t *testing.T) {
 }
 
 func TestClockJumpKeepsPresentGPUs(t *testing.T) {
-	t.Parallel()
 	r := newRig(1)
 	r.step(step, nil)
 	fault(r, 0, "a", incident.MemoryFault, incident.Emergency)
@@ -138,7 +135,6 @@ func TestClockJumpKeepsPresentGPUs(t *testing.T) {
 // TestFaultsAddUp checks the scores of a fault class and of the GPU by exact
 // sums. The second fault follows the first after a time.
 func TestFaultsAddUp(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		first, second incident.Severity
 		after         time.Duration
@@ -181,7 +177,6 @@ func TestFaultsAddUp(t *testing.T) {
 // TestOldHistoriesMakeRoom checks when an absent GPU is forgotten in favour of
 // a new one, and that a present one is not.
 func TestOldHistoriesMakeRoom(t *testing.T) {
-	t.Parallel()
 	for after, want := range map[time.Duration]bool{historyKept: true, historyKept + time.Second: false} {
 		r := newRig(1)
 		r.step(step, nil)
@@ -198,7 +193,6 @@ func TestOldHistoriesMakeRoom(t *testing.T) {
 // TestMinuteOfCorrectedErrors checks what a minute adds to the sum and to the
 // baseline, with exact numbers.
 func TestMinuteOfCorrectedErrors(t *testing.T) {
-	t.Parallel()
 	slow := -math.Expm1(-time.Minute.Seconds() / baselineTau.Seconds())
 	for _, c := range []struct{ usual, errors, sum, later float64 }{
 		{0, 0, 0, 0}, {0, 1, .5, slow}, {0, 4, 3.5, 4 * slow}, {0, 5, 3.5, 4 * slow}, {.25, 4.25, 3.5, .25 + 4*slow},
@@ -238,7 +232,6 @@ func (f *drift) minutes(n int, load, celsius float64, known int) {
 // TestBaselineTakesAnHour checks how long a baseline is learned, from which
 // values, and when another load restarts it.
 func TestBaselineTakesAnHour(t *testing.T) {
-	t.Parallel()
 	var f drift
 	f.minutes(windowSize-1, 0, 60, windowSize)
 	fixture.If(t, f.known, "it is known before the hour is over")
@@ -290,7 +283,6 @@ func TestBaselineTakesAnHour(t *testing.T) {
 // counters: bytes per second, and the errors of ten minutes without the three
 // worst.
 func TestLinkComparisonOmitsTheWorstMinutes(t *testing.T) {
-	t.Parallel()
 	var l link
 	l.unread()
 	now, errors, bytes := birth, 1000., 5e9
@@ -322,7 +314,6 @@ func TestLinkComparisonOmitsTheWorstMinutes(t *testing.T) {
 // TestScoreAgainstSiblings checks the score and the ratio of a count by
 // exact numbers, and the required number of siblings.
 func TestScoreAgainstSiblings(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		value    float64
 		others   []float64

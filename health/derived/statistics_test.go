@@ -59,7 +59,6 @@ func TestMediansMatchSortedNumbers(t *testing.T) {
 }
 
 func TestMomentsMatchTheWindow(t *testing.T) {
-	t.Parallel()
 	var w window
 	w.push(1e9) // it leaves the window without a trace
 	for i := range windowSize {
@@ -71,7 +70,6 @@ func TestMomentsMatchTheWindow(t *testing.T) {
 }
 
 func TestScoresDoNotDependOnTheUnit(t *testing.T) {
-	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
 		values, v := normals(r, 31), r.NormFloat64()
@@ -137,7 +135,6 @@ func TestTheilSenFindsTheTrend(t *testing.T) {
 // TestVarianceOfASeriesWithoutATrend checks Kendall's formula, (n(n-1)(2n+5)
 // - the same for each tie) / 18.
 func TestVarianceOfASeriesWithoutATrend(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		values []float64
 		want   float64
@@ -152,14 +149,12 @@ func TestVarianceOfASeriesWithoutATrend(t *testing.T) {
 }
 
 func TestCUSUMIsBounded(t *testing.T) {
-	t.Parallel()
 	var up cusum
 	up.add(math.MaxFloat64)
 	fixture.Equal(t, up.larger(), cusumMost, "the sum is")
 }
 
 func TestEWMAForgets(t *testing.T) {
-	t.Parallel()
 	fixture.Equal(t, ewma(math.NaN(), 5, time.Second, time.Minute), 5, "the first value gives")
 	one, two := ewma(0, 1, time.Minute, time.Minute), ewma(ewma(0, 1, 30*time.Second, time.Minute),
 		1, 30*time.Second, time.Minute)

@@ -134,7 +134,6 @@ func TestRemovedTenantHasNoTrend(t *testing.T) {
 // TestTenantsAreBounded has more tenants than the maximum, and one on a GPU
 // that is not the host's.
 func TestTenantsAreBounded(t *testing.T) {
-	t.Parallel()
 	r := newRig(1)
 	for i := range 2 * mostTenants {
 		r.extra = append(r.extra, collectors.Sample{Metric: workloads.QuotaMemoryUsed, Labels: []string{r.gpus[0].gpu,
@@ -151,7 +150,6 @@ func TestTenantsAreBounded(t *testing.T) {
 // TestDueShareOfATenant checks when a tenant wants its share, and the memory that
 // it lacks; NaN is unknown.
 func TestDueShareOfATenant(t *testing.T) {
-	t.Parallel()
 	none := math.NaN()
 	for _, c := range []struct {
 		guarantee, target, share float64
@@ -173,7 +171,6 @@ func TestDueShareOfATenant(t *testing.T) {
 
 // TestShareTrendSurvivesAPause checks for how long a tenant may want nothing.
 func TestShareTrendSurvivesAPause(t *testing.T) {
-	t.Parallel()
 	for paused, want := range map[time.Duration]int{pause: 3, pause + step: 1} {
 		tenant := tenancy{now: noTenant, memory: trend{every: memoryEvery}, deficit: trend{every: memoryEvery}}
 		tenant.starved = forecast{ok: true, row: 5}
@@ -197,7 +194,6 @@ func TestShareTrendSurvivesAPause(t *testing.T) {
 // TestLossOfShareIsATrend checks the loss of a share, and its duration, that
 // a forecast needs.
 func TestLossOfShareIsATrend(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		points int
 		loss   float64 // from the first to the last

@@ -71,7 +71,6 @@ func TestMemoryIsBounded(t *testing.T) {
 // TestAllMemoryIsCounted holds that Size includes all things that come and go,
 // with the labels of their series.
 func TestAllMemoryIsCounted(t *testing.T) {
-	t.Parallel()
 	points := trend{Times: make([]float64, 30), Values: make([]float64, 30)}
 	const ofPoints, labels, name = 2 * 30 * 8, uintptr(labelled), "a name that takes forty-two bytes of memory"
 	for what, c := range map[string]struct {

@@ -86,7 +86,6 @@ func TestCompanionOfAnyXIDFollowsEach(t *testing.T) {
 }
 
 func TestDriverVerdict(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t)
 	d.nvml(0, "xid", 154) // it has no text
 	if e := d.incidents()[0]; e.Severity != Info {
@@ -110,7 +109,6 @@ func TestDriverVerdict(t *testing.T) {
 // TestMessageSaysAFaultOnce holds that an incident's message leaves out the kernel's words if
 // the table has the same.
 func TestMessageSaysAFaultOnce(t *testing.T) {
-	t.Parallel()
 	for text, want := range map[string]int{"GPU has fallen off the bus.": 0, "something else": 1} {
 		d := newDesk(t)
 		d.kernel(1, "NVRM: Xid (PCI:0000:06:00): 79, "+text)

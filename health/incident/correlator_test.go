@@ -126,7 +126,6 @@ const second = time.Second
 // TestRecordedKernelLog reads the log of an H100's kernel from the failure of three
 // programs, with the driver's events.
 func TestRecordedKernelLog(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t)
 	for _, pid := range []int{698, 745, 787} {
 		d.stays = append(d.stays, collectors.Stay{Process: process(pid, "python3", fmt.Sprintf("slurm:%d", pid))})
@@ -171,7 +170,6 @@ func TestRecordedKernelLog(t *testing.T) {
 }
 
 func TestIncidentIsReportedAtOnceAndUpdated(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t)
 	d.stays = []collectors.Stay{{Process: process(5, "evil\xff\x1b[0m", "")}}
 	d.nvml(0, "xid", 31)
@@ -195,7 +193,6 @@ func TestIncidentIsReportedAtOnceAndUpdated(t *testing.T) {
 }
 
 func TestLateDriverEvent(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t)
 	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 119, pid=5, name=x, Timeout")
 	d.to(50*second).nvml(0, "xid", 119) // it was stuck
@@ -208,7 +205,6 @@ func TestLateDriverEvent(t *testing.T) {
 }
 
 func TestOwnerOfAProcess(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t)
 	d.stays = []collectors.Stay{{Process: process(5, "python3", "")}}
 	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 31, pid=5, name=pytho, Ch")
@@ -223,7 +219,6 @@ func TestOwnerOfAProcess(t *testing.T) {
 }
 
 func TestUnknownCodes(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t)
 	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 888, something new")
 	d.to(time.Minute)
@@ -234,7 +229,6 @@ func TestUnknownCodes(t *testing.T) {
 }
 
 func TestHostileText(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t)
 	long := strings.Repeat("\u202e\u00e9\x00\n", 500)
 	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 31, pid=5, name="+long+", "+long)
@@ -246,7 +240,6 @@ func TestHostileText(t *testing.T) {
 }
 
 func TestEventsWithoutIncidents(t *testing.T) {
-	t.Parallel()
 	for _, what := range []string{"pstate", "power_source", "mig_config", "ecc_sbe", "other"} {
 		if s, ok := ParseEvent(collectors.Event{Type: what}); ok {
 			t.Errorf("%+v", s)
@@ -260,7 +253,6 @@ func TestEventsWithoutIncidents(t *testing.T) {
 }
 
 func TestConflictingSources(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t)
 	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 79, x")
 	d.nvml(1, "xid", 48)
@@ -299,7 +291,6 @@ func TestConflictingSources(t *testing.T) {
 // TestObservationsOutOfOrder has the lines of a fault arrive in another
 // order than that of their times.
 func TestObservationsOutOfOrder(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t)
 	at := d.start.Add(time.Minute)
 	for i, after := range []time.Duration{0, -4 * second, 3 * second, -8 * second, second} {
@@ -342,7 +333,6 @@ func TestLongHistoryIsNotALoss(t *testing.T) {
 }
 
 func TestClockSetBack(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t)
 	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 79, x")
 	d.now = d.start.Add(-time.Hour)
@@ -356,7 +346,6 @@ func TestClockSetBack(t *testing.T) {
 }
 
 func TestUnknownSourcesMissNothing(t *testing.T) {
-	t.Parallel()
 	start := time.Unix(1e9, 0)
 	c := NewCorrelator(CorrelatorOptions{}, start)
 	for i := range 3 {
@@ -371,7 +360,6 @@ func TestUnknownSourcesMissNothing(t *testing.T) {
 }
 
 func TestRestartNeitherRepeatsNorMisses(t *testing.T) {
-	t.Parallel()
 	var ring []host.Record
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	log := func(seconds int) {
@@ -415,7 +403,6 @@ func TestRestartNeitherRepeatsNorMisses(t *testing.T) {
 // TestSightingsOfOneFaultAreCloseInTime checks how far apart two signs of a
 // fault may be: five seconds, or two minutes if their sources differ.
 func TestSightingsOfOneFaultAreCloseInTime(t *testing.T) {
-	t.Parallel()
 	for apart, want := range map[time.Duration][2]int{ // of one source, and of two
 		0: {1, 1}, together: {1, 1}, together + second: {2, 1}, late: {2, 1}, late + second: {2, 2},
 	} {
@@ -438,7 +425,6 @@ func TestSightingsOfOneFaultAreCloseInTime(t *testing.T) {
 // TestFirstReportPrevails adds later signs of a fault that contradict earlier
 // ones, and signs that are new.
 func TestFirstReportPrevails(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t)
 	at := func(code int, what string) Observation {
 		return Observation{Time: d.now, Source: SourceNVML, Entity: gpu0, What: what, Code: code}
@@ -467,7 +453,6 @@ func TestFirstReportPrevails(t *testing.T) {
 // sightings of a fault: at one, two, four and so on, and of the rest at the
 // end.
 func TestRepetitionIsReportedWhenItDoubles(t *testing.T) {
-	t.Parallel()
 	for n, want := range []int{0, 1, 2, 3, 3, 4, 4, 4, 4, 5} {
 		d := newDesk(t)
 		for i := range n {
@@ -482,7 +467,6 @@ func TestRepetitionIsReportedWhenItDoubles(t *testing.T) {
 // TestOnlyAProcessOnTheGPUIsTheCulprit has lines of an XID that name many
 // processes. Only the last was on the GPU. The first eight are looked up.
 func TestOnlyAProcessOnTheGPUIsTheCulprit(t *testing.T) {
-	t.Parallel()
 	for others, want := range map[int]int{mostMentions - 1: 5, mostMentions: 0} {
 		d := newDesk(t)
 		d.stays = []collectors.Stay{{Process: process(5, "job", "slurm:5")}}
@@ -499,7 +483,6 @@ func TestOnlyAProcessOnTheGPUIsTheCulprit(t *testing.T) {
 // TestIncidentsOfOneMomentHaveIDsOfTheirOwn holds that faults that the driver
 // reports within one millisecond stay apart.
 func TestIncidentsOfOneMomentHaveIDsOfTheirOwn(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t)
 	for code := range uint64(3) {
 		d.nvml(0, "xid", 61+code)
@@ -539,7 +522,6 @@ func TestOpenIncidentsAreBounded(t *testing.T) {
 // TestInvalidSeverityInATable holds that readers of a table of facts report
 // an invalid severity.
 func TestInvalidSeverityInATable(t *testing.T) {
-	t.Parallel()
 	row := map[string]string{"severity": "awful"}
 	if _, _, err := verdictOf(row); err == nil {
 		t.Error("a verdict")
@@ -553,7 +535,6 @@ func TestInvalidSeverityInATable(t *testing.T) {
 }
 
 func TestUnknownSXidSaysSo(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t)
 	d.kernel(1, "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 99999, x")
 	fixture.Contains(t, d.incidents()[0].Message, "SXid 99999, which is not in the table", "the message")

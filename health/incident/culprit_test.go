@@ -26,7 +26,6 @@ func line(pid int, comm string) string {
 // TestProcessIsNamedOnlyIfOnTheGPU checks which process is named,
 // given lines at a time t and the processes present.
 func TestProcessIsNamedOnlyIfOnTheGPU(t *testing.T) {
-	t.Parallel()
 	type stay struct {
 		pid          int
 		began        time.Duration // start of the process, before the line
@@ -72,7 +71,6 @@ func TestProcessIsNamedOnlyIfOnTheGPU(t *testing.T) {
 		"no process is named":   {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{0}, present: []int{5}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			d := newDesk(t)
 			d.Self, d.Foreign = agentPID, c.foreign
 			d.Process = func(pid int, _ time.Time) (host.Process, bool) {
@@ -123,7 +121,6 @@ func TestProcessIsNamedOnlyIfOnTheGPU(t *testing.T) {
 }
 
 func TestListedProcessesAreBounded(t *testing.T) {
-	t.Parallel()
 	d, many := newDesk(t), slices.Repeat([]collectors.Stay{{Process: host.Process{PID: 5}}}, mostPresent+1)
 	fixture.Equal(t, len(d.present(many, d.now)), mostPresent, "processes that an event lists")
 	i := openIncident{Event: Event{What: WhatXID, Code: 48}}
@@ -134,7 +131,6 @@ func TestListedProcessesAreBounded(t *testing.T) {
 // TestProcessIsNamedOnceListed has a fault before the driver's first list of
 // processes.
 func TestProcessIsNamedOnceListed(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t)
 	d.kernel(1, line(5, "python3"))
 	if e := d.incidents()[0]; e.PID != 0 || e.Comm != "" || e.Check != "xid_tenant" {
@@ -151,7 +147,6 @@ func TestProcessIsNamedOnceListed(t *testing.T) {
 // TestProcessOfUnknownAgeIsNamed has a process on the GPU with an unknown
 // start. A reuse of its PID cannot be noticed then.
 func TestProcessOfUnknownAgeIsNamed(t *testing.T) {
-	t.Parallel()
 	for start, want := range map[uint64]int{0: 5, 1: 0, 99: 5} {
 		d := newDesk(t)
 		p := process(5, "job", "slurm:5")
@@ -168,7 +163,6 @@ func TestProcessOfUnknownAgeIsNamed(t *testing.T) {
 // TestProcessWithoutWorkloadIsReportedOnce holds that a second look with the same
 // result is no news, and that another name of the process is.
 func TestProcessWithoutWorkloadIsReportedOnce(t *testing.T) {
-	t.Parallel()
 	for comm, want := range map[string]int{"python3": 1, "": 1, "train": 2} {
 		d := newDesk(t)
 		known := ""
@@ -185,7 +179,6 @@ func TestProcessWithoutWorkloadIsReportedOnce(t *testing.T) {
 // TestMIGInstanceIsNamed has an XID of an instance on a GPU with several
 // owners.
 func TestMIGInstanceIsNamed(t *testing.T) {
-	t.Parallel()
 	for text, want := range map[string]string{
 		"Contained: CE User Channel": ", MIG instance 3, by an unknown process; on the GPU: job (pid 5) of pod:a/b",
 		"pid=5, name=job, Contained": ", MIG instance 3, of pod:a/b",
@@ -202,7 +195,6 @@ func TestMIGInstanceIsNamed(t *testing.T) {
 // TestMessagesOfTheKernelRemain has a line about a process that need not be on
 // a GPU.
 func TestMessagesOfTheKernelRemain(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t)
 	d.kernel(1, "Out of memory: Killed process 77 (python3) total-vm:1kB")
 	if all := d.incidents(); len(all) != 1 || all[0].PID != 77 || all[0].Comm != "python3" {

@@ -10,7 +10,6 @@ import (
 )
 
 func TestEntitiesAreParsedInAnyForm(t *testing.T) {
-	t.Parallel()
 	for text, want := range map[string]Entity{
 		"node":                             {},
 		"3":                                {GPU: "3"},
@@ -73,7 +72,6 @@ func FuzzParseEntity(f *testing.F) {
 }
 
 func TestEntitiesInASentence(t *testing.T) {
-	t.Parallel()
 	for want, e := range map[string]Entity{
 		"the node":                    {},
 		"GPU 3":                       {GPU: "3", UUID: "GPU-x"},
@@ -90,7 +88,6 @@ func TestEntitiesInASentence(t *testing.T) {
 }
 
 func TestEventsSurviveJSON(t *testing.T) {
-	t.Parallel()
 	e := Event{Version: EventVersion, ID: "a", Kind: KindIncident, Entity: Entity{GPU: "3", UUID: "GPU-x", Link: "7"},
 		Severity: Critical, From: OK, To: Unhealthy}
 	text, back := fixture.Value(json.Marshal(e))(t), Event{}
@@ -102,7 +99,6 @@ func TestEventsSurviveJSON(t *testing.T) {
 }
 
 func TestEntitiesArePrintedReadably(t *testing.T) {
-	t.Parallel()
 	for want, e := range map[string]Entity{"node": {}, "gpu=3": {GPU: "3", UUID: "GPU-x"}, "gpu=3,link=7": {GPU: "3",
 		Link: "7"}, "uuid=GPU-x": {UUID: "GPU-x"}, "device=mlx5_0/1": {Device: "mlx5_0/1"}} {
 		fixture.Equal(t, e.String(), want, "%+v is written", e)

@@ -51,7 +51,6 @@ func TestFilesAreForTheAgentsUserAndGroup(t *testing.T) {
 // TestReadingEndsWithTheFirstFailure has a disk that fails while damage is
 // moved aside. A line that could not be written must not count as moved.
 func TestReadingEndsWithTheFirstFailure(t *testing.T) {
-	t.Parallel()
 	text := journalText(t, happened(1)) + "damage\n" + journalText(t, happened(2))
 	full := errors.New("no space left")
 	var good, bad int
@@ -73,7 +72,6 @@ func TestReadingEndsWithTheFirstFailure(t *testing.T) {
 // TestFileStaysOpen holds that a journal continues in its open file, and in
 // a new one if that file was removed or its name belongs to another.
 func TestFileStaysOpen(t *testing.T) {
-	t.Parallel()
 	f := &journalFile{dir: t.TempDir(), most: 1 << 20, keep: 2}
 	defer f.close()
 	write := func() *os.File {
@@ -97,7 +95,6 @@ func TestFileStaysOpen(t *testing.T) {
 // TestTruncatedLineIsEndedOnce lets a file end within a line. The next write ends that
 // line once, even if the file was closed in between.
 func TestTruncatedLineIsEndedOnce(t *testing.T) {
-	t.Parallel()
 	f := &journalFile{dir: t.TempDir(), most: 1 << 20, keep: 2}
 	defer f.close()
 	fixture.Must(t, os.WriteFile(f.name(0), []byte("{"), 0o600))
@@ -195,7 +192,6 @@ func TestBadRecordsAreBounded(t *testing.T) {
 }
 
 func TestImmovableDamage(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "events.jsonl")
 	fixture.Must(t, os.Symlink("/dev/full", filepath.Join(dir, "events.bad")))
@@ -212,7 +208,6 @@ func TestImmovableDamage(t *testing.T) {
 // TestUnreadableFileIsNotRepaired holds that a repair that could
 // not begin does not count.
 func TestUnreadableFileIsNotRepaired(t *testing.T) {
-	t.Parallel()
 	path := filepath.Join(t.TempDir(), "events.jsonl")
 	file := fixture.Value(os.Create(path))(t)
 	fixture.Must(t, file.Close())
@@ -443,7 +438,6 @@ func TestLockOnAFullDisk(t *testing.T) {
 }
 
 func TestKilled(t *testing.T) {
-	t.Parallel()
 	for status, want := range map[string]bool{
 		"Name:\tgpusteward\nState:\tS (sleeping)\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\n":      false,
 		"Name:\tgpusteward\nState:\tD (disk sleep)\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\n":    false,

@@ -12,7 +12,6 @@ import (
 )
 
 func TestFilters(t *testing.T) {
-	t.Parallel()
 	j, _, err := Open(Options{})
 	fixture.Must(t, err)
 	at := func(n int) time.Time { return time.Unix(1e9+int64(n), 0) }

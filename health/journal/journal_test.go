@@ -103,7 +103,6 @@ func TestNewestOfAnIDIsKept(t *testing.T) {
 }
 
 func TestUnencodableRecordsAreCounted(t *testing.T) {
-	t.Parallel()
 	log := new(fixture.Transcript)
 	j, _, err := Open(Options{Log: slog.New(slog.NewTextHandler(log, nil))})
 	fixture.Must(t, err)
@@ -173,7 +172,6 @@ func TestEventsSurviveARestart(t *testing.T) {
 }
 
 func TestSevereEventsAreSynced(t *testing.T) {
-	t.Parallel()
 	j, _, err := Open(Options{Dir: t.TempDir()})
 	fixture.Must(t, err)
 	for _, c := range []struct {

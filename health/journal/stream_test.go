@@ -21,7 +21,6 @@ import (
 )
 
 func TestEventsOverHTTP(t *testing.T) {
-	t.Parallel()
 	j, _, err := Open(Options{})
 	fixture.Must(t, err)
 	get := func(query string) *httptest.ResponseRecorder {
@@ -307,7 +306,6 @@ func (timeless) SetWriteDeadline(time.Time) error { return errors.New("no deadli
 // TestUnboundedStreamEnds holds that there is no stream to a client
 // that could block it for ever.
 func TestUnboundedStreamEnds(t *testing.T) {
-	t.Parallel()
 	j, _, err := Open(Options{})
 	fixture.Must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

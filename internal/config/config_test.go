@@ -68,7 +68,6 @@ func TestReferenceConfigIsTheDefaults(t *testing.T) {
 }
 
 func TestReferenceConfigExplainsEveryKey(t *testing.T) {
-	t.Parallel()
 	source := fixture.Value(os.ReadFile(reference))(t)
 	var root yaml.Node
 	fixture.Must(t, yaml.Unmarshal(source, &root))
@@ -178,7 +177,6 @@ func FuzzConfig(f *testing.F) {
 
 // The example of a tenant in the reference is valid once it is uncommented.
 func TestReferenceConfigHasAGoodExample(t *testing.T) {
-	t.Parallel()
 	source := fixture.Value(os.ReadFile(reference))(t)
 	_, example, found := strings.Cut(string(source), "  #   - name: serving\n")
 	example, _, _ = strings.Cut(example, "  # Unit: ")
@@ -249,7 +247,6 @@ func TestTermIsAKey(t *testing.T) { // not parallel: the table is everybody's
 }
 
 func TestEveryTermIsDocumented(t *testing.T) {
-	t.Parallel()
 	for path, form := range map[string]string{reference: `(?m)^  #   (\w+, )*%s(, \w+)*: `,
 		"../../docs/enforcement.md": "(?m)^\\| `%s` \\| "} {
 		text := fixture.Value(os.ReadFile(path))(t)
