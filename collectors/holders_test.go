@@ -89,9 +89,8 @@ func TestMIG(t *testing.T) {
 		fixture.Equal(t, held[whole] == 0 || len(held) != 4, false, "processes are on %v", held)
 		fixture.Must(t, h.Drain(t.Context()))
 		for uuid := range seen {
-			if names := h.Names(uuid); len(names) != 4 || !h.Knows(uuid) {
-				t.Errorf("without a driver its names are %q", names)
-			}
+			names := h.Names(uuid)
+			fixture.If(t, len(names) != 4 || !h.Knows(uuid), "without a driver its names are %q", names)
 		}
 	})
 }

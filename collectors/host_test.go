@@ -58,10 +58,8 @@ func TestReadyAfterTheFirstWholeSnapshot(t *testing.T) {
 
 func TestNotReadyBeforeTheDriverIsOpen(t *testing.T) {
 	nv := fixture.Value(sim.New(hosttest.Scenario(t, "idle"), sim.Options{}))(t)
-	if err := collectors.NewHost(collectors.Options{NVML: nv, Config: collectors.DefaultConfig(), Log: slog.Default()}).Ready(); !errors.Is(err,
-		collectors.ErrOpening) {
-		t.Errorf("Ready() = %v, want %v", err, collectors.ErrOpening)
-	}
+	err := collectors.NewHost(collectors.Options{NVML: nv, Config: collectors.DefaultConfig(), Log: slog.Default()}).Ready()
+	fixture.If(t, !errors.Is(err, collectors.ErrOpening), "Ready() = %v, want %v", err, collectors.ErrOpening)
 }
 
 // TestPassesShareTheEndOfTheirTurn delays a turn by a call that hangs for a while:
@@ -187,9 +185,8 @@ func TestHungPeerDoesNotDelayOthers(t *testing.T) {
 					continue
 				}
 				asked++
-				if _, there := peers(strconv.Itoa(p.GPU))[wedged]; there {
-					t.Errorf("gpu %d asked for the path to a GPU that hangs", p.GPU)
-				}
+				_, there := peers(strconv.Itoa(p.GPU))[wedged]
+				fixture.If(t, there, "gpu %d asked for the path to a GPU that hangs", p.GPU)
 			}
 		}
 		fixture.Equal(t, asked == 0, false, "no GPU asked during the hang, so the test proves nothing")
@@ -198,9 +195,8 @@ func TestHungPeerDoesNotDelayOthers(t *testing.T) {
 		hosttest.Advance(70 * time.Second)
 		hosttest.Want(t, h, 1, collectors.Up, "3")
 		hosttest.Want(t, h, 1, collectors.CollectSuccess, "", "temperature")
-		if n := peers("0"); len(n) != 7 || n[wedged] != 1 {
-			t.Errorf("after the hang gpu 0 has the peers %v", n)
-		}
+		n := peers("0")
+		fixture.If(t, len(n) != 7 || n[wedged] != 1, "after the hang gpu 0 has the peers %v", n)
 	})
 }
 
@@ -291,7 +287,6 @@ func TestNoGPUs(t *testing.T) {
 	var said bytes.Buffer
 	options := func(o *collectors.Options) { o.Log = slog.New(slog.NewTextHandler(&said, nil)) }
 	hosttest.With(t, "gpus: []\n", options, func(t *testing.T, _ *collectors.Host) { hosttest.Advance(time.Second) })
-	if n := strings.Count(said.String(), "level=WARN"); n != 1 || !strings.Contains(said.String(), "lspci") {
-		t.Errorf("%d warnings in\n%s", n, &said)
-	}
+	n := strings.Count(said.String(), "level=WARN")
+	fixture.If(t, n != 1 || !strings.Contains(said.String(), "lspci"), "%d warnings in\n%s", n, &said)
 }

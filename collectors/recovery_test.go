@@ -133,9 +133,8 @@ func TestLossOfEveryGPUReopensTheDriver(t *testing.T) {
 		hosttest.Advance(19 * time.Second)
 		hosttest.Want(t, h, 1, collectors.NVMLGeneration, "")
 		hosttest.Advance(41 * time.Second)
-		if n, _ := hosttest.Get(t, h, collectors.NVMLGeneration, ""); n < 4 || n > 20 {
-			t.Errorf("the driver was opened %v times in 40 s without a GPU", n)
-		}
+		n, _ := hosttest.Get(t, h, collectors.NVMLGeneration, "")
+		fixture.If(t, n < 4 || n > 20, "the driver was opened %v times in 40 s without a GPU", n)
 		hosttest.Ups(t, h, 0, 0)
 		hosttest.Advance(20 * time.Second)
 		hosttest.Ups(t, h, 1, 1)

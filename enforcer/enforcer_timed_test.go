@@ -38,9 +38,8 @@ func TestEnforcer(t *testing.T) {
 	})
 	to := fixture.Monotonic()
 	both := []*series{g.truth.of(guaranteed.Cmd.Process.Pid), g.truth.of(greedy.Cmd.Process.Pid)}
-	if part := shares(both, to-int64(2*time.Second), to); part[0] < .67 || part[0] > .73 {
-		t.Errorf("they have %.3f of the GPU, want 0.7 and 0.3", part)
-	}
+	part := shares(both, to-int64(2*time.Second), to)
+	fixture.If(t, part[0] < .67 || part[0] > .73, "they have %.3f of the GPU, want 0.7 and 0.3", part)
 
 	evader := g.job("greedy", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=180")
 	poll(t, 20*time.Second, "the evader does not work", func() bool { return g.moves(evader) })

@@ -162,9 +162,8 @@ func TestExecIsTheProgram(t *testing.T) {
 	o := ExecOptions{Library: hook(t)}
 	for _, want := range []int{0, 1, 42, 125, 255} {
 		o.Command = []string{"sh", "-c", fmt.Sprintf("exit %d", want)}
-		if status, _, errs := executed(t, o); status != want || errs != "" {
-			t.Errorf("exit status %d (%q), want %d", status, errs, want)
-		}
+		status, _, errs := executed(t, o)
+		fixture.If(t, status != want || errs != "", "exit status %d (%q), want %d", status, errs, want)
 	}
 	for script, want := range map[string]syscall.Signal{"kill -SEGV $$": syscall.SIGSEGV,
 		"kill -KILL $$": syscall.SIGKILL} {

@@ -68,9 +68,8 @@ func TestNothingHangs(t *testing.T) {
 			goes(t, other)
 			w := h.start(t, "a", fixture.Given(t, "GS_RECIPES", "hook/build/stub/recipes"), recipe,
 				strconv.Itoa(max(rounds[recipe]/10, 2)), "--deadline=60")
-			if said := w.hear(t, 2*time.Minute, "done", "hung"); !strings.HasPrefix(said, "done") {
-				t.Error(said)
-			}
+			said := w.hear(t, 2*time.Minute, "done", "hung")
+			fixture.If(t, !strings.HasPrefix(said, "done"), "%v", said)
 		})
 	}
 }

@@ -94,11 +94,10 @@ func TestInstallSaysWhatIsWrong(t *testing.T) {
 	fixture.Must(t, unix.Mount("tmpfs", readOnly, "tmpfs", unix.MS_RDONLY, ""))
 	defer func() { _ = unix.Unmount(readOnly, unix.MNT_DETACH) }()
 	for _, dir := range []string{readOnly, readOnly + "/lib"} {
-		if err := Install(InstallOptions{Dir: dir, Library: library}); err == nil ||
+		err := Install(InstallOptions{Dir: dir, Library: library})
+		fixture.If(t, err == nil ||
 			!strings.Contains(err.Error(), "read-only file system: it is mounted read-only") ||
-			!strings.Contains(err.Error(), readOnly) {
-			t.Error(err)
-		}
+			!strings.Contains(err.Error(), readOnly), "%v", err)
 	}
 }
 

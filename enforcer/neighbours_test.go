@@ -110,9 +110,8 @@ func TestPacer(t *testing.T) {
 	for range 20 {
 		step(.1)
 	}
-	if got := p.limit(at, q); got != .9 || len(p) != 0 {
-		t.Errorf("the limit is %.2f when it needs little, want 0.90 again", got)
-	}
+	got := p.limit(at, q)
+	fixture.If(t, got != .9 || len(p) != 0, "the limit is %.2f when it needs little, want 0.90 again", got)
 	q.Bandwidth = 1
 	p[at] = .1
 	p.look(at, q, 1, 1)

@@ -49,9 +49,8 @@ func TestGPUProcesses(t *testing.T) {
 		{PID: 1, GPU: "GPU-1", Tenant: "team", Workload: "user:1001", Used: 3, Sampled: at},
 		{PID: 2, GPU: "GPU-1", Tenant: "team", Workload: "user:1001", Hooked: true, Used: 3, Sampled: at},
 	}
-	if got := gpuProcesses(b); !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
+	got := gpuProcesses(b)
+	fixture.If(t, !reflect.DeepEqual(got, want), "%+v, want %+v", got, want)
 }
 
 // A busyHost has this process on a GPU.
@@ -282,10 +281,9 @@ func TestOwnerOfADeviceProcess(t *testing.T) {
 		"ended":              {identityCache{procfs: "/proc"}, zombie.Process.Pid, user, ""},
 		"ended but a thread": {identityCache{procfs: "/proc"}, headless, unit, "unit"},
 	} {
-		if got := c.identities.tenant(p, time.Now(),
-			collectors.DeviceProcess{Process: host.Process{PID: c.pid, Workload: c.workload}}); got != c.want {
-			t.Errorf("%s: of %q, want %q", name, got, c.want)
-		}
+		got := c.identities.tenant(p, time.Now(),
+			collectors.DeviceProcess{Process: host.Process{PID: c.pid, Workload: c.workload}})
+		fixture.If(t, got != c.want, "%s: of %q, want %q", name, got, c.want)
 	}
 }
 

@@ -287,9 +287,8 @@ func TestDriverFailureIsUndone(t *testing.T) {
 		g.sees(1, a)
 		ctx, cancel := context.WithTimeout(context.Background(), within(time.Minute))
 		defer cancel()
-		if said, err := g.suspend(ctx, "unit:a.service"); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %q, %v", trouble, said, err)
-		}
+		said, err := g.suspend(ctx, "unit:a.service")
+		fixture.If(t, err == nil || !strings.Contains(err.Error(), want), "%s: %q, %v", trouble, said, err)
 		if told := g.ends(); len(told) == 0 || told[0].Err == nil || told[0].Done != suspend.Suspended {
 			t.Errorf("%s: the journal is told of %+v", trouble, told)
 		}

@@ -135,9 +135,8 @@ func TestClientsAreIdentifiedByAddress(t *testing.T) {
 	} {
 		fixture.Equal(t, clientOf(fixture.Pipe{From: port(address)}).String(), want, "%s is of", address)
 	}
-	if got := clientOf(fixture.Pipe{From: &net.UnixAddr{}}); got.IsValid() {
-		t.Errorf("a Unix socket is of %s", got)
-	}
+	got := clientOf(fixture.Pipe{From: &net.UnixAddr{}})
+	fixture.If(t, got.IsValid(), "a Unix socket is of %s", got)
 }
 
 func TestStreamsOfAConnectionAreBounded(t *testing.T) {

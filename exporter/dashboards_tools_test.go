@@ -96,9 +96,8 @@ func evaluate(t *testing.T, to target, samples []collectors.Sample, tests []prom
 		"interval": "1m", "input_series": input, "promql_expr_test": tests}}}))(t)
 	file := filepath.Join(t.TempDir(), "queries.test.yml")
 	fixture.Must(t, os.WriteFile(file, text, 0o644))
-	if out, err := exec.Command("promtool", "test", "rules", file).CombinedOutput(); err != nil {
-		t.Errorf("promtool (make tools installs it): %v\n%s", err, out)
-	}
+	out, err := exec.Command("promtool", "test", "rules", file).CombinedOutput()
+	fixture.If(t, err != nil, "promtool (make tools installs it): %v\n%s", err, out)
 }
 
 // query tests whether Prometheus finds series for an expression.

@@ -46,9 +46,8 @@ func series(t *testing.T, body, name string) map[string]float64 {
 
 func wantSeries(t *testing.T, body, name string, want map[string]float64) {
 	t.Helper()
-	if got := series(t, body, name); fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("%s is %v, want %v", name, got, want)
-	}
+	got := series(t, body, name)
+	fixture.If(t, fmt.Sprint(got) != fmt.Sprint(want), "%s is %v, want %v", name, got, want)
 }
 
 func TestDCGMGolden(t *testing.T) {
@@ -71,9 +70,8 @@ func TestDCGMGolden(t *testing.T) {
 	}
 	defaults := fixture.Value(os.ReadFile("../collectors/testdata/dcgm.tsv"))(t) // dcgm-exporter's
 	for _, line := range strings.Split(strings.TrimSpace(string(defaults)), "\n")[1:] {
-		if name, _, _ := strings.Cut(line, "\t"); families[name] == nil {
-			t.Errorf("%s is not served", name)
-		}
+		name, _, _ := strings.Cut(line, "\t")
+		fixture.If(t, families[name] == nil, "%s is not served", name)
 	}
 }
 
@@ -190,11 +188,10 @@ func TestDCGMLeavesOutUnknownValues(t *testing.T) {
 func TestDCGMNamesAreThoseOfDCGM(t *testing.T) {
 	var s samples
 	s.h100("0")
-	if body := dcgmBody(t, s, "Accept",
-		"application/openmetrics-text;version=1.0.0,text/plain;q=0.5"); strings.Contains(body, "_total") ||
-		strings.Contains(body, "# EOF") {
-		t.Error("counters are called otherwise by whoever accepts OpenMetrics")
-	}
+	body := dcgmBody(t, s, "Accept",
+		"application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+	fixture.If(t, strings.Contains(body, "_total") ||
+		strings.Contains(body, "# EOF"), "counters are called otherwise by whoever accepts OpenMetrics")
 }
 
 // The responses of two paths are cached separately.

@@ -183,9 +183,8 @@ func TestHistoryOfJobs(t *testing.T) {
 	fixture.Equal(t, len(h.all().Jobs), historyJobs, "jobs kept")
 	none, inf := float32(math.NaN()), float32(math.Inf(1))
 	text, err := json.Marshal(Points{none, 0, .87596, 658.856, 70135906304, inf, -3})
-	if want := `[null,0,0.876,658.9,7.014e+10,null,-3]`; err != nil || string(text) != want {
-		t.Errorf("%s, %v; want %s", text, err, want)
-	}
+	want := `[null,0,0.876,658.9,7.014e+10,null,-3]`
+	fixture.If(t, err != nil || string(text) != want, "%s, %v; want %s", text, err, want)
 }
 
 // The server keeps the history with or without viewers, and takes samples no

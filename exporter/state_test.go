@@ -117,9 +117,8 @@ func TestStateIsSorted(t *testing.T) {
 	s = nil
 	s.workload("unit:large", "10", 2, .1)
 	s.workload("unit:large", "2", 2, .1)
-	if on := s.state(nil).Workloads[0].GPUs; len(on) != 2 || on[0].Index != 2 || on[1].Index != 10 {
-		t.Errorf("a workload on two GPUs has %+v", on)
-	}
+	on := s.state(nil).Workloads[0].GPUs
+	fixture.If(t, len(on) != 2 || on[0].Index != 2 || on[1].Index != 10, "a workload on two GPUs has %+v", on)
 }
 
 func TestStateIsServed(t *testing.T) {
@@ -130,16 +129,13 @@ func TestStateIsServed(t *testing.T) {
 	began := time.Now()
 	w := request(s, http.MethodGet, "/api/v1/state")
 	wantAnswer(t, w, http.StatusOK, `"not_ready":"gpu 0 has not been read yet"`)
-	if kind, cache := w.Header().Get("Content-Type"), w.Header().Get("Cache-Control"); kind != "application/json" ||
-		cache != "no-store" {
-		t.Errorf("the state is %q, kept %q", kind, cache)
-	}
+	kind, cache := w.Header().Get("Content-Type"), w.Header().Get("Cache-Control")
+	fixture.If(t, kind != "application/json" || cache != "no-store", "the state is %q, kept %q", kind, cache)
 	var state State
 	fixture.Must(t, json.Unmarshal(w.Body.Bytes(), &state))
-	if h := state.Host; h.Name != "node17" || h.Note != "This host is simulated." || state.Time.Before(began) ||
-		len(state.GPUs) != 2 || state.GPUs[1].Up {
-		t.Errorf("the state is %+v", state)
-	}
+	h := state.Host
+	fixture.If(t, h.Name != "node17" || h.Note != "This host is simulated." || state.Time.Before(began) ||
+		len(state.GPUs) != 2 || state.GPUs[1].Up, "the state is %+v", state)
 	ready = nil
 	if w := request(s, http.MethodGet, "/api/v1/state"); strings.Contains(w.Body.String(), "not_ready") {
 		t.Errorf("ready, it is %s", w.Body)

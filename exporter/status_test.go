@@ -64,10 +64,9 @@ func TestStatusAsJSON(t *testing.T) {
 	fixture.Must(t, Status(t.Context(), StatusOptions{URL: agent.URL, JSON: true}, &out))
 	fits(t, 1000, out.String())
 	var s State
-	if err := json.Unmarshal(out.Bytes(), &s); err != nil || s.Host.Name != "node17" ||
-		s.Host.Note != strings.ToValidUTF8(hostile, "\uFFFD") || len(s.GPUs) != 2 {
-		t.Errorf("%v: %+v\n%s", err, s, &out)
-	}
+	err := json.Unmarshal(out.Bytes(), &s)
+	fixture.If(t, err != nil || s.Host.Name != "node17" ||
+		s.Host.Note != strings.ToValidUTF8(hostile, "\uFFFD") || len(s.GPUs) != 2, "%v: %+v\n%s", err, s, &out)
 }
 
 func TestStatusErrorsNameTheRemedy(t *testing.T) {

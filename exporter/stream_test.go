@@ -99,9 +99,8 @@ func TestStreamSendsAStateEachSecond(t *testing.T) {
 			}
 			fixture.Equal(t, w.header.Get("Content-Type"), "text/event-stream", "the stream is")
 		}
-		if n := rendered.Load(); n < 11 || n > 12 {
-			t.Errorf("three viewers made %d renderings in ten seconds", n)
-		}
+		n := rendered.Load()
+		fixture.If(t, n < 11 || n > 12, "three viewers made %d renderings in ten seconds", n)
 		for _, w := range all {
 			w.leave()
 		}
@@ -129,9 +128,8 @@ func TestStreamsAreBounded(t *testing.T) {
 		all[0].leave()
 		again := watch(t, s, nil)
 		synctest.Wait()
-		if got := again.states(t); len(got) != 1 {
-			t.Errorf("a viewer left, and the next is told %d states", len(got))
-		}
+		got := again.states(t)
+		fixture.If(t, len(got) != 1, "a viewer left, and the next is told %d states", len(got))
 		for _, w := range append(all[1:], again) {
 			w.leave()
 		}

@@ -178,9 +178,8 @@ func fits(t *testing.T, width int, text string) {
 	t.Helper()
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
-		if n := utf8.RuneCountInString(line); n > width {
-			t.Errorf("%d columns, want at most %d: %q", n, width, line)
-		}
+		n := utf8.RuneCountInString(line)
+		fixture.If(t, n > width, "%d columns, want at most %d: %q", n, width, line)
 		if strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			t.Errorf("not printable: %q", line)
 		}
@@ -210,10 +209,9 @@ func TestTableInColour(t *testing.T) {
 	for name, state := range states {
 		plain, coloured := style{width: minWidth}.table(state()), style{width: minWidth, colour: true}.table(state())
 		fixture.Equal(t, paints.ReplaceAllString(coloured, ""), plain, "%s: without its colours it is", name)
-		if opened, closed := len(paints.FindAllString(coloured, -1)),
-			strings.Count(coloured, "\x1b[0m"); opened == 0 || opened != 2*closed {
-			t.Errorf("%s: %d paints, %d ends", name, opened, closed)
-		}
+		opened, closed := len(paints.FindAllString(coloured, -1)),
+			strings.Count(coloured, "\x1b[0m")
+		fixture.If(t, opened == 0 || opened != 2*closed, "%s: %d paints, %d ends", name, opened, closed)
 	}
 	mixed := style{width: minWidth, colour: true}.table(states["mixed"]())
 	fixture.Contains(t, strings.ReplaceAll(mixed, "m lost", "mlost"), "\x1b[31mlost: gpu_is_lost", "a lost GPU is red")

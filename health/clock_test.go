@@ -145,8 +145,7 @@ func TestRestoring(t *testing.T) {
 		"of the future":      {y2026.Add(-hour), y2026, y2026.Add(hour), y2026},
 		"no word when":       {time.Time{}, y2026, y2026.Add(-hour), y2026.Add(-hour)},
 	} {
-		if got := restoring(c.saved, c.now)(c.of); !got.Equal(c.want) {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
+		got := restoring(c.saved, c.now)(c.of)
+		fixture.If(t, !got.Equal(c.want), "%s: %v, want %v", name, got, c.want)
 	}
 }

@@ -432,10 +432,9 @@ func TestOOMKillOfAGPUProcessIsAWarning(t *testing.T) {
 			Severity: incident.Info, Workload: c.workload, First: w.now, Last: w.now, Count: 1}
 		w.step(time.Second, []incident.Event{e}, there...)
 		w.steps(3, there...)
-		if got := w.state(hostCheck); (got == incident.Degraded) != (c.want != "") ||
-			got != incident.Degraded && got != incident.OK {
-			t.Errorf("%+v: %v", c, got)
-		}
+		got := w.state(hostCheck)
+		fixture.If(t, (got == incident.Degraded) != (c.want != "") ||
+			got != incident.Degraded && got != incident.OK, "%+v: %v", c, got)
 	}
 }
 
@@ -479,9 +478,8 @@ func TestAnsweringGPUs(t *testing.T) {
 			derived.Traffic: false, derived.PeerZScore: false} {
 			labels := make([]string, len(m.Labels))
 			labels[0], labels[1] = "0", "GPU-0"
-			if got := outlived(s, collectors.Sample{Metric: m, Labels: labels}); got == (stays || want[1]) {
-				t.Errorf("%q: %s is outlived: %v", ups, m, got)
-			}
+			got := outlived(s, collectors.Sample{Metric: m, Labels: labels})
+			fixture.If(t, got == (stays || want[1]), "%q: %s is outlived: %v", ups, m, got)
 		}
 		fixture.If(t, outlived(s, collectors.Sample{Metric: DevicesAway}),
 			"%q: what is the node's is outlived", ups)

@@ -109,9 +109,8 @@ func TestReportsListFindings(t *testing.T) {
 		back.Status != incident.Failed || len(back.Findings) != 4 || back.Unjudged[0] != "mem_leak" {
 		t.Errorf("%v: %+v", err, back)
 	}
-	if npd, _ := j.Report("npd", incident.Warning); npd != "gpu=1 gpu_lost: It is gone. (and 2 more)\n" {
-		t.Errorf("npd: %q", npd)
-	}
+	npd, _ := j.Report("npd", incident.Warning)
+	fixture.If(t, npd != "gpu=1 gpu_lost: It is gone. (and 2 more)\n", "npd: %q", npd)
 }
 
 // TestReportsFoldMissingData: what is lost has no data for many checks.
@@ -124,10 +123,9 @@ func TestReportsFoldMissingData(t *testing.T) {
 		Message: "There is no more data. It was hot."}
 	text, _ := judged(dark("a", "1"), dark("b", "0"), over, dark("c", "1")).Report("text", incident.Warning)
 	_, lines, _ := strings.Cut(text, "\n")
-	if want := "unknown   gpu=1 2 checks have no more data: a, c\nunknown   gpu=0 b: No data for b.\n" +
-		"warning   gpu=1 hot: There is no more data. It was hot.\n"; lines != want {
-		t.Errorf("got\n%swant\n%s", lines, want)
-	}
+	want := "unknown   gpu=1 2 checks have no more data: a, c\nunknown   gpu=0 b: No data for b.\n" +
+		"warning   gpu=1 hot: There is no more data. It was hot.\n"
+	fixture.If(t, lines != want, "got\n%swant\n%s", lines, want)
 }
 
 // hostileName is a possible name of a workload.
@@ -281,8 +279,7 @@ func TestReportOfOneGPU(t *testing.T) {
 		{one(incident.Failed, "", lost),
 			"CRITICAL - this host: gpu=0 gpu_lost: It is gone.\nemergency gpu=0 gpu_lost: It is gone.\n"},
 	} {
-		if got, _ := c.Report("text", incident.Warning); got != c.want {
-			t.Errorf("%q, want %q", got, c.want)
-		}
+		got, _ := c.Report("text", incident.Warning)
+		fixture.If(t, got != c.want, "%q, want %q", got, c.want)
 	}
 }

@@ -113,10 +113,9 @@ func TestAckOfAnAbsentEntityNamesThePresent(t *testing.T) {
 		{both, "lost", "; acknowledge one of lost gpu=0, lost gpu=1"},
 		{both, "found", "; acknowledge one of lost gpu=0, lost gpu=1"},
 	} {
-		if _, err := c.w.engine.Ack(c.check, incident.Entity{GPU: "7"}, c.w.now); err == nil ||
-			!strings.HasSuffix(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", c.check, err, c.want)
-		}
+		_, err := c.w.engine.Ack(c.check, incident.Entity{GPU: "7"}, c.w.now)
+		fixture.If(t, err == nil ||
+			!strings.HasSuffix(err.Error(), c.want), "%s: %v, want %q", c.check, err, c.want)
 	}
 }
 
@@ -184,9 +183,8 @@ func TestLatchSurvivesWithoutData(t *testing.T) {
 	w := newWorld(t, lostCheck)
 	w.steps(1, lost()...)
 	w.steps(1000)
-	if f := w.engine.Findings(); len(f) != 1 || f[0].State != incident.Failed || !f[0].Latched {
-		t.Errorf("%+v", f)
-	}
+	f := w.engine.Findings()
+	fixture.If(t, len(f) != 1 || f[0].State != incident.Failed || !f[0].Latched, "%+v", f)
 }
 
 // TestDerivedMetricsOfADeadGPUAreGone checks the evaluations between the steps
@@ -320,9 +318,8 @@ func TestUnreadableStatisticsAreReported(t *testing.T) {
 	for text, want := range map[string]bool{string(saved.Derived): false, `{"gpus": 1}`: true, "": false} {
 		saved.Derived = []byte(text)
 		w.engine = NewEngine([]*Check{lostCheck}, w.now)
-		if _, err := w.engine.Restore(saved, "same", w.now); (err != nil) != want {
-			t.Errorf("%.20s: %v", text, err)
-		}
+		_, err := w.engine.Restore(saved, "same", w.now)
+		fixture.If(t, (err != nil) != want, "%.20s: %v", text, err)
 		fixture.Equal(t, w.failing(), lostFirst+"; "+lostSecond, "%.20s: there is left", text)
 	}
 }

@@ -148,10 +148,9 @@ func TestHungLookTimesOut(t *testing.T) {
 		s := stuckInit{l.Host.NVML.(*sim.Host), make(chan struct{})}
 		l.Host.NVML = s
 		j := l.judge(t, l.Timeout)
-		if text, status := j.Report("text", incident.Warning); status != 2 ||
-			!strings.Contains(text, "nvmlInit has not returned") {
-			t.Errorf("exit status %d: %s", status, text)
-		}
+		text, status := j.Report("text", incident.Warning)
+		fixture.If(t, status != 2 ||
+			!strings.Contains(text, "nvmlInit has not returned"), "exit status %d: %s", status, text)
 		j.Narrow([]string{"gpu_lost"}, nil, nil)
 		fixture.If(t, j.Status != incident.Unknown || j.Reason == "", "but for that: %v, %q", j.Status, j.Reason)
 		close(s.release)
@@ -180,9 +179,8 @@ func TestInterruptedLookIsUnknown(t *testing.T) {
 		l := newLook(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
-		if j := l.Judge(ctx); j.Status != incident.Unknown || j.Reason == "" {
-			t.Errorf("%+v", j)
-		}
+		j := l.Judge(ctx)
+		fixture.If(t, j.Status != incident.Unknown || j.Reason == "", "%+v", j)
 	})
 }
 
@@ -218,14 +216,12 @@ func TestLookUsesTheAgentsState(t *testing.T) {
 			l.Host.StateDir = l.Store.Dir
 			before := contents(t, l.Store.Dir)
 			j := l.judge(t, LookLeast)
-			if f, ok := j.found("sram_threshold"); ok != want || f.Latched != want ||
-				(j.Status == incident.Unhealthy) != want {
-				t.Errorf("of %s: %v, %+v", boot, j.Status, j.Findings)
-			}
-			if after := contents(t, l.Store.Dir); len(after) != len(before) ||
-				after["health.json"] != before["health.json"] {
-				t.Errorf("the state was written: %v", after)
-			}
+			f, ok := j.found("sram_threshold")
+			fixture.If(t, ok != want || f.Latched != want ||
+				(j.Status == incident.Unhealthy) != want, "of %s: %v, %+v", boot, j.Status, j.Findings)
+			after := contents(t, l.Store.Dir)
+			fixture.If(t, len(after) != len(before) ||
+				after["health.json"] != before["health.json"], "the state was written: %v", after)
 		})
 	}
 }

@@ -184,9 +184,8 @@ func TestLatchedFaultSurvivesARestartUntilAck(t *testing.T) {
 			m.Verdict().Status != incident.OK {
 			t.Errorf("after the ack: %+v, %q, %v", acks, m.alerts(), m.Verdict().Status)
 		}
-		if err := m.Ack(t.Context(), "gpu_lost", incident.Entity{GPU: "0"}, "uid 0"); !errors.Is(err, errNotLatched) {
-			t.Errorf("a second ack: %v", err)
-		}
+		err := m.Ack(t.Context(), "gpu_lost", incident.Entity{GPU: "0"}, "uid 0")
+		fixture.If(t, !errors.Is(err, errNotLatched), "a second ack: %v", err)
 		m.stop()
 
 		m = monitor(t, dir, Settings{})
@@ -228,10 +227,9 @@ func TestLogKeysAreUnique(t *testing.T) {
 				keys[key[1]] = true
 			}
 			var l struct{ Level, Check, Finding, Message string }
-			if err := json.Unmarshal([]byte(line), &l); err != nil || l.Message != "health changed" ||
-				l.Finding != "GPU 0 has -1 left." {
-				t.Errorf("%v: %s", err, line)
-			}
+			err := json.Unmarshal([]byte(line), &l)
+			fixture.If(t, err != nil || l.Message != "health changed" ||
+				l.Finding != "GPU 0 has -1 left.", "%v: %s", err, line)
 			levels[l.Check] = l.Level
 		}
 		want := map[string]string{"hot": "WARN", "slow": "INFO"}
@@ -366,9 +364,8 @@ func TestKernelLogIsRetried(t *testing.T) {
 func TestNoReadingsAreUnknown(t *testing.T) {
 	t.Parallel()
 	m := NewMonitor(Options{}, Settings{})
-	if v := m.Verdict(); v.Status != incident.Unknown || v.Reason == "" {
-		t.Errorf("before the first look: %+v", v)
-	}
+	v := m.Verdict()
+	fixture.If(t, v.Status != incident.Unknown || v.Reason == "", "before the first look: %+v", v)
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{})
 		fixture.Equal(t, m.Verdict().Status, incident.OK, "a GPU that is well")

@@ -353,9 +353,8 @@ func TestFaultThatEndsWithALossOfData(t *testing.T) {
 	for _, e := range w.steps(1, hotAt(20)) {
 		told[e.Check] = strings.Split(e.Message, " ")[0]
 	}
-	if want := map[string]string{"now": "Over.", "hot": "There"}; !maps.Equal(told, want) {
-		t.Errorf("%v, want %v", told, want)
-	}
+	want := map[string]string{"now": "Over.", "hot": "There"}
+	fixture.If(t, !maps.Equal(told, want), "%v, want %v", told, want)
 }
 
 // TestLabelsOfAFaultStay holds that a sentence has the labels of the faulty
@@ -442,10 +441,9 @@ func TestWorstValueSurvivesARestart(t *testing.T) {
 	saved := fixture.Value(w.engine.Save("boot"))(t)
 	w.engine = NewEngine([]*Check{hotCheck}, w.now)
 	fixture.Must(t, fixture.Error(w.engine.Restore(saved, "boot", w.now)))
-	if after := w.engine.Findings()[0]; after.Message != before.Message || after.Worst != -5 ||
-		!after.WorstAt.Equal(before.WorstAt) {
-		t.Errorf("after a restart: %+v; want %+v", after, before)
-	}
+	after := w.engine.Findings()[0]
+	fixture.If(t, after.Message != before.Message || after.Worst != -5 ||
+		!after.WorstAt.Equal(before.WorstAt), "after a restart: %+v; want %+v", after, before)
 }
 
 // States of a level: its fault is present, is clear, has just been left, or

@@ -77,9 +77,8 @@ func TestMissingSymbolIsNeverCalled(t *testing.T) {
 		return 0, nvml.SUCCESS
 	}
 	g, calls := open(t, d, "nvmlDeviceGetTemperature")
-	if _, ret := g.GetTemperature(nvml.TEMPERATURE_GPU); ret != nvml.ERROR_FUNCTION_NOT_FOUND {
-		t.Errorf("returned %v", ret)
-	}
+	_, ret := g.GetTemperature(nvml.TEMPERATURE_GPU)
+	fixture.If(t, ret != nvml.ERROR_FUNCTION_NOT_FOUND, "returned %v", ret)
 	var missing []string
 	calls.Missing(func(s string) { missing = append(missing, s) })
 	fixture.Equal(t, len(missing) != 1 || missing[0] != "nvmlDeviceGetTemperature", false, "missing %v", missing)
@@ -103,9 +102,8 @@ func TestCallsAreCountedAndNamedWhileTheyRun(t *testing.T) {
 	d := device()
 	var g *Device
 	d.GetSerialFunc = func() (string, nvml.Return) {
-		if b := g.caller.Busy(); b == nil || b.Call != "nvmlDeviceGetSerial" || b.Since.IsZero() {
-			t.Errorf("busy with %+v", b)
-		}
+		b := g.caller.Busy()
+		fixture.If(t, b == nil || b.Call != "nvmlDeviceGetSerial" || b.Since.IsZero(), "busy with %+v", b)
 		return "", nvml.ERROR_NOT_SUPPORTED
 	}
 	g, calls := open(t, d)
@@ -229,9 +227,8 @@ func TestFailedFieldsCallFailsEachField(t *testing.T) {
 	fields := []nvml.FieldValue{{FieldId: 1}, {FieldId: 2}}
 	g.Fields(fields)
 	for _, f := range fields {
-		if _, ret := FieldNumber(f); ret != nvml.ERROR_GPU_IS_LOST {
-			t.Errorf("field %d: %v", f.FieldId, ret)
-		}
+		_, ret := FieldNumber(f)
+		fixture.If(t, ret != nvml.ERROR_GPU_IS_LOST, "field %d: %v", f.FieldId, ret)
 	}
 }
 
@@ -312,12 +309,10 @@ func TestStartsWithoutNVML(t *testing.T) {
 	for _, s := range fixture.Value(program.ImportedSymbols())(t) {
 		fixture.Equal(t, strings.HasPrefix(s.Name, "nvml"), false, "the program imports %s", s.Name)
 	}
-	if _, ret := nvml.SystemGetDriverVersion(); ret != nvml.ERROR_FUNCTION_NOT_FOUND {
-		t.Errorf("without a library the driver's version is %v", ret)
-	}
+	_, ret := nvml.SystemGetDriverVersion()
+	fixture.If(t, ret != nvml.ERROR_FUNCTION_NOT_FOUND, "without a library the driver's version is %v", ret)
 	bound := exec.Command("/proc/self/exe", "-test.run=^$")
 	bound.Env = append(os.Environ(), "LD_BIND_NOW=1")
-	if out, err := bound.CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
+	out, err := bound.CombinedOutput()
+	fixture.If(t, err != nil, "%v: %s", err, out)
 }

@@ -180,9 +180,8 @@ func TestSimulatedHostHasNoLimits(t *testing.T) {
 		InitFunc:     func() nvml.Return { return nvml.SUCCESS },
 		ShutdownFunc: func() nvml.Return { return nvml.SUCCESS },
 	}, Calls: new(Calls)}
-	if err := l.Limit("GPU-a", "/sys/fs/cgroup/a", 0, 1); !errors.Is(err, ErrNoMemoryLimits) {
-		t.Errorf("%v, want %v", err, ErrNoMemoryLimits)
-	}
+	err := l.Limit("GPU-a", "/sys/fs/cgroup/a", 0, 1)
+	fixture.If(t, !errors.Is(err, ErrNoMemoryLimits), "%v, want %v", err, ErrNoMemoryLimits)
 	l.NV = &mock.Interface{InitFunc: func() nvml.Return { return nvml.ERROR_DRIVER_NOT_LOADED }}
 	fixture.Equal(t, ReturnOf(l.Limit("GPU-a", "/sys/fs/cgroup/a", 0, 1)), nvml.ERROR_DRIVER_NOT_LOADED,
 		"… without a driver")

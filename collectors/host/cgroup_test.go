@@ -169,9 +169,8 @@ func TestHostileNames(t *testing.T) {
 		if strings.Contains(name, "\n") {
 			continue // the kernel refuses it; here it ends the line
 		}
-		if before, twice := keys[w.Key]; twice {
-			t.Errorf("%q and %q both became %q", before, name, w.Key)
-		}
+		before, twice := keys[w.Key]
+		fixture.If(t, twice, "%q and %q both became %q", before, name, w.Key)
 		keys[w.Key] = name
 	}
 	for _, pair := range [][2]string{{key("container", "1000", "a"), key("container", "1000/a")},

@@ -81,9 +81,8 @@ func TestPCIAddressesCompare(t *testing.T) {
 	nvml, ok2 := ParsePCI("00000000:9B:00.0")
 	fixture.Equal(t, !ok1 || !ok2 || kernel != nvml, false, "%v and %v", kernel, nvml)
 	for _, bad := range []string{"", "9b:00", "0000:9b:00:00", "0000:xx:00", "fffffffff:00:00"} {
-		if p, ok := ParsePCI(bad); ok {
-			t.Errorf("ParsePCI(%q) = %v", bad, p)
-		}
+		p, ok := ParsePCI(bad)
+		fixture.If(t, ok, "ParsePCI(%q) = %v", bad, p)
 	}
 }
 
@@ -105,9 +104,8 @@ func TestRecordsHaveAuthorAndTime(t *testing.T) {
 	if first.Text != "kernel" || !first.Kernel() || first.Sequence != 7 || second.Kernel() || second.Priority != 12 {
 		t.Errorf("%+v and %+v", first, second)
 	}
-	if d := now.Add(-40 * time.Second).Sub(first.Time); d.Abs() > time.Second {
-		t.Errorf("logged 40 s ago, dated %v from then", d)
-	}
+	d := now.Add(-40 * time.Second).Sub(first.Time)
+	fixture.If(t, d.Abs() > time.Second, "logged 40 s ago, dated %v from then", d)
 }
 
 // pipe returns a log that is a pipe, and a function that writes to it.
@@ -144,9 +142,8 @@ func TestFollowDeliversAtOnce(t *testing.T) {
 		return n, err
 	}
 	records := followed(t, l)
-	if r := <-records; r.Text != "before" {
-		t.Errorf("%+v", r)
-	}
+	r := <-records
+	fixture.If(t, r.Text != "before", "%+v", r)
 	// A record that the reader waited for is dated by its arrival, and
 	// calibrates the records that come with it.
 	<-waits
@@ -215,9 +212,8 @@ func TestRecordsDroppedByTheKernelAreCounted(t *testing.T) {
 func TestUnterminatedLineIsDropped(t *testing.T) {
 	l, say := pipe(t)
 	say("4,1,1,-;" + strings.Repeat("x", 20_000) + "\n4,2,1,-;good\n")
-	if r, ok, err := next(l); !ok || err != nil || r.Text != "good" {
-		t.Errorf("%.40q, %v, %v", r.Text, ok, err)
-	}
+	r, ok, err := next(l)
+	fixture.If(t, !ok || err != nil || r.Text != "good", "%.40q, %v, %v", r.Text, ok, err)
 }
 
 func TestFormsOfFaults(t *testing.T) {

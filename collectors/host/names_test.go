@@ -153,9 +153,8 @@ func TestCutLinks(t *testing.T) {
 			keyOf(t, table, 1)
 			synctest.Wait()
 			time.Sleep(patience)
-			if key := keyOf(t, table, 1); !strings.HasPrefix(key, cmp.Or(c.want, "pod:"+uid)) {
-				t.Errorf("%s: %s", name, key)
-			}
+			key := keyOf(t, table, 1)
+			fixture.If(t, !strings.HasPrefix(key, cmp.Or(c.want, "pod:"+uid)), "%s: %s", name, key)
 		})
 	}
 }

@@ -89,9 +89,8 @@ func TestAProcessHoldsItsReaders(t *testing.T) {
 	pids, _ := fixture.Executing(t, 1)
 	h := fixture.Value(fixture.Value(ProcFS("/proc"))(t).Open(pids[0]))(t)
 	defer h.Close()
-	if _, err := h.Facts(); !errors.Is(err, procs.ErrHeld) || !h.Alive() {
-		t.Errorf("its facts: %v", err)
-	}
+	_, err := h.Facts()
+	fixture.If(t, !errors.Is(err, procs.ErrHeld) || !h.Alive(), "its facts: %v", err)
 }
 
 func TestHandleStaysWithItsProcess(t *testing.T) {
@@ -102,9 +101,8 @@ func TestHandleStaysWithItsProcess(t *testing.T) {
 	defer h.Close()
 	os.RemoveAll(filepath.Join(root, "7"))
 	writeProcess(t, root, 7, 2, "0::/\n")
-	if _, err := h.Facts(); h.Alive() || !errors.Is(err, ErrGone) {
-		t.Errorf("alive after its PID was reused: %v", err)
-	}
+	_, err := h.Facts()
+	fixture.If(t, h.Alive() || !errors.Is(err, ErrGone), "alive after its PID was reused: %v", err)
 	fixture.Equal(t, errors.Is(fixture.Error(h.Environ("A")), ErrGone), true, "that it is gone")
 }
 

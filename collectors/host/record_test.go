@@ -115,10 +115,8 @@ func TestRecordedAllocations(t *testing.T) {
 	}
 	got, err := slurmAllocations(jobs, root, proc)
 	slices.SortFunc(got, func(a, b Allocation) int { return strings.Compare(a.Job, b.Job) })
-	if want := []Allocation{{Job: "1", Devices: []string{"0", "1"}}, {Job: "3", Devices: []string{"5"}}}; err != nil ||
-		!reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, %v; want %+v", got, err, want)
-	}
+	want := []Allocation{{Job: "1", Devices: []string{"0", "1"}}, {Job: "3", Devices: []string{"5"}}}
+	fixture.If(t, err != nil || !reflect.DeepEqual(got, want), "%+v, %v; want %+v", got, err, want)
 }
 
 func TestFilesAreReplacedAtomically(t *testing.T) {

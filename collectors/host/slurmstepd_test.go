@@ -98,9 +98,8 @@ func TestSlurmstepdHangs(t *testing.T) {
 		fixture.Equal(t, keyOf(t, table, 1), "slurm:s7QANTV3WPV400.0", "after its time it is")
 		close(stepd.block)
 		synctest.Wait()
-		if w := workload(t, table, 1); w.Key != "slurm:s7QANTV3WPV400.0" || w.Job != "4711" {
-			t.Errorf("later it is %+v", w)
-		}
+		w := workload(t, table, 1)
+		fixture.If(t, w.Key != "slurm:s7QANTV3WPV400.0" || w.Job != "4711", "later it is %+v", w)
 	})
 }
 

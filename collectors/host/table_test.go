@@ -91,9 +91,8 @@ func TestFactsAreReread(t *testing.T) {
 		time.Sleep(fresh - time.Second)
 		fixture.Equal(t, keyOf(t, table, 1), "unit:a.service", "it is")
 		time.Sleep(time.Second)
-		if p, _ := table.Lookup(1); p.Workload.Key != "unit:b.service" || p.Comm != field("b\x00") {
-			t.Errorf("%+v", p)
-		}
+		p, _ := table.Lookup(1)
+		fixture.If(t, p.Workload.Key != "unit:b.service" || p.Comm != field("b\x00"), "%+v", p)
 		process.err = os.ErrPermission // the known facts stay
 		time.Sleep(fresh)
 		if k := keyOf(t, table, 1); k != "unit:b.service" || count(table)["proc"] != 1 {
@@ -108,9 +107,8 @@ func TestUnreadableProcess(t *testing.T) {
 	process.err = os.ErrPermission
 	proc.set(1, process)
 	table := NewTable(Options{Proc: proc})
-	if _, err := table.Lookup(1); !errors.Is(err, os.ErrPermission) || errors.Is(err, ErrGone) {
-		t.Error(err)
-	}
+	_, err := table.Lookup(1)
+	fixture.If(t, !errors.Is(err, os.ErrPermission) || errors.Is(err, ErrGone), "%v", err)
 	fixture.Equal(t, fmt.Sprint(count(table)["proc"], proc.handles()), "1 0", "failures and handles are")
 }
 
@@ -128,9 +126,8 @@ func TestInUse(t *testing.T) {
 		fixture.Equal(t, len(table.InUse()), 3, "processes in use")
 		proc.set(1, nil) // dies
 		time.Sleep(2 * time.Second)
-		if used := table.InUse(); len(used) != 1 || used[0].PID != 2 {
-			t.Errorf("%+v", used)
-		}
+		used := table.InUse()
+		fixture.If(t, len(used) != 1 || used[0].PID != 2, "%+v", used)
 	})
 }
 
@@ -404,10 +401,8 @@ func TestRecall(t *testing.T) {
 		next := in("/a.slice/b.service")
 		next.Start, next.Began = 6, time.Now()
 		proc.set(1, next) // reuse the PID
-		if a, b := recall(1, ended.Add(-time.Second)), recall(1, time.Now()); a != "unit:a.service" ||
-			b != "unit:b.service" {
-			t.Errorf("the PID was of %q and is of %q", a, b)
-		}
+		a, b := recall(1, ended.Add(-time.Second)), recall(1, time.Now())
+		fixture.If(t, a != "unit:a.service" || b != "unit:b.service", "the PID was of %q and is of %q", a, b)
 		fixture.Equal(t, recall(1, ended.Add(30*time.Second)), "", "… had the PID while no process had it")
 		time.Sleep(recalled - time.Minute + time.Second)
 		fixture.Equal(t, recall(1, ended.Add(-time.Second)), "", "it is")

@@ -286,9 +286,8 @@ func TestInvalidAnswersOfTheBroker(t *testing.T) {
 func TestASilentBrokerIsNotAwaited(t *testing.T) {
 	b := brokerThat(t, func(*net.UnixConn, wire.Header) error { return nil })
 	c := brokerClient{patience: 20 * time.Millisecond}
-	if _, err := c.ask(b.socket); !os.IsTimeout(errors.Unwrap(err)) {
-		t.Errorf("the answer is %v", err)
-	}
+	_, err := c.ask(b.socket)
+	fixture.If(t, !os.IsTimeout(errors.Unwrap(err)), "the answer is %v", err)
 	fixture.Equal(t, c.conn != nil, false, "the connection was kept: the next request would get the late answer")
 }
 
@@ -323,9 +322,8 @@ func TestQuotaTermHasASeries(t *testing.T) { // not parallel: the table is share
 	putBroker(out, wire.Stats{Enforcer: &wire.EnforcerStats{Quotas: rows}}, newJobs())
 	got := hosttest.Series(out.Samples)
 	fixture.Equal(t, got[`nvgpu_quota_patience_seconds{gpu="",tenant="a",uuid="GPU-a"}`], 7, "its value is")
-	if v, told := got[`nvgpu_quota_patience_seconds{gpu="",tenant="b",uuid="GPU-a"}`]; told {
-		t.Errorf("its value without a setting is %v", v)
-	}
+	v, told := got[`nvgpu_quota_patience_seconds{gpu="",tenant="b",uuid="GPU-a"}`]
+	fixture.If(t, told, "its value without a setting is %v", v)
 }
 
 // TestManyWorkloadsAreBounded checks that new workloads cannot displace
@@ -348,9 +346,8 @@ func TestManyWorkloadsAreBounded(t *testing.T) {
 	for _, name := range []string{`nvgpu_quota_rung{rung="terminate",tenant="a",workload="unit:4999"}`,
 		`nvgpu_quota_compute_guarantee_ratio{gpu="",tenant="a",uuid="GPU-a"}`,
 		`nvgpu_quota_sessions{gpu="",tenant="a",uuid="GPU-a"}`} {
-		if _, ok := got[name]; !ok {
-			t.Errorf("%s is missing", name)
-		}
+		_, ok := got[name]
+		fixture.If(t, !ok, "%s is missing", name)
 	}
 	for m, want := range map[*collectors.Metric]int{QuotaLevel: 5000 - maxEscalated, QuotaActions: 5000 - maxActions,
 		UnhookedProcesses: 5000 - maxAudited} {

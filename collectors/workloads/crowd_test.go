@@ -150,10 +150,9 @@ func TestCrowdIsBounded(t *testing.T) {
 		hosttest.Advance(5 * time.Second)
 		fixture.Equal(t, len(hosttest.Of(h, ProcessInfo, "0", "pid")), 0, "series of processes without per_process")
 		hosttest.Want(t, h, 512, Processes, "0", "compute")
-		if memory := hosttest.Of(h, WorkloadMemory, "0", "workload"); len(memory) != 64 ||
-			memory["pod:crowd/worker-7/worker"] != 8*64*mebibyte {
-			t.Errorf("memory by workload: %v", memory)
-		}
+		memory := hosttest.Of(h, WorkloadMemory, "0", "workload")
+		fixture.If(t, len(memory) != 64 ||
+			memory["pod:crowd/worker-7/worker"] != 8*64*mebibyte, "memory by workload: %v", memory)
 		c := collectors.DefaultConfig()
 		c.PerProcess = true
 		h.Configure(c)
@@ -166,9 +165,8 @@ func TestCrowdIsBounded(t *testing.T) {
 		for _, m := range []*collectors.Metric{ProcessInfo, ProcessMemory, ProcessUse} {
 			fixture.Equal(t, len(hosttest.Of(h, m, "0", "pid")), maxHolders, "%v of … processes", m)
 		}
-		if got := hosttest.Of(h, collectors.SeriesDropped, "", "family"); len(got) != 1 {
-			t.Errorf("left out were %v, want processes only", got)
-		}
+		got := hosttest.Of(h, collectors.SeriesDropped, "", "family")
+		fixture.If(t, len(got) != 1, "left out were %v, want processes only", got)
 		info := hosttest.Told(h, ProcessInfo, "pid", "200007")
 		fixture.If(t, fmt.Sprint(info) != fmt.Sprint(map[string]string{"ci": "", "comm": "python3", "gi": "", "gpu": "0",
 			"pid": "200007", "type": "compute",
@@ -214,10 +212,9 @@ func TestLargestWorkloadsAreShown(t *testing.T) {
 			}
 		}
 		fixture.Equal(t, fmt.Sprint(len(workloads), processes), fmt.Sprint(maxHolders, maxHolders), "shown are")
-		if n := s.last.Dropped; n[WorkloadProcesses] != 100-maxHolders || n[ProcessInfo] != 100-maxHolders ||
-			len(n) != 2 {
-			t.Errorf("left out: %v", n)
-		}
+		n := s.last.Dropped
+		fixture.If(t, n[WorkloadProcesses] != 100-maxHolders || n[ProcessInfo] != 100-maxHolders ||
+			len(n) != 2, "left out: %v", n)
 		// Hidden workloads are counted all the same.
 		small := s.totals[WorkloadSM.Name+"\x00unit:w1.service"]
 		fixture.Equal(t, small < .9 || small > 1.01, false, "the hidden workload had the SMs for %v s, want 1", small)

@@ -66,10 +66,9 @@ func TestDeviceProcessesAreThoseOfTheGPUs(t *testing.T) {
 		x, _ := held(t, all, 2101)
 		fixture.If(t, x.SM <= 0 || x.Busy <= 0 || time.Since(x.Sampled.Round(0)) > useEvery+useLag,
 			"the trainer had the GPU for %v s and its memory for %v s, until %v", x.SM, x.Busy, x.Sampled)
-		if v, _ := hosttest.Get(t, h, WorkloadSM, "0", "container:trainer"); math.Abs(v-x.SM) > 1e-6 {
-			t.Errorf("the trainer had the GPU for %v s, and its workload, which has no other process, for %v s", x.SM,
-				v)
-		}
+		v, _ := hosttest.Get(t, h, WorkloadSM, "0", "container:trainer")
+		fixture.If(t, math.Abs(v-x.SM) > 1e-6,
+			"the trainer had the GPU for %v s, and its workload, which has no other process, for %v s", x.SM, v)
 		fixture.Must(t, h.Drain(t.Context()))
 		if all := h.DeviceProcesses(); len(all) != 0 {
 			t.Errorf("without a driver there are %d processes", len(all))
@@ -106,9 +105,8 @@ faults:
 		if total, _, _, ok := device.MemoryOf(h, uuid); ok {
 			t.Errorf("the GPU hangs, and still has %d bytes", total)
 		}
-		if _, _, listed := h.Holds(uuid, 1); !listed {
-			t.Error("the last known memory was forgotten")
-		}
+		_, _, listed := h.Holds(uuid, 1)
+		fixture.If(t, !listed, "the last known memory was forgotten")
 	})
 }
 

@@ -279,9 +279,8 @@ func TestReusedPIDBelongsToAnotherWorkload(t *testing.T) {
 		s.passes(9)
 		s.is(1, "a.service")
 		s.passes(1)
-		if v := s.value(WorkloadSM, "unit:a.service"); v < of1 || v > of1+2 {
-			t.Errorf("a.service has %v s, had %v before its PID was reused", v, of1)
-		}
+		v := s.value(WorkloadSM, "unit:a.service")
+		fixture.If(t, v < of1 || v > of1+2, "a.service has %v s, had %v before its PID was reused", v, of1)
 	})
 }
 

@@ -258,9 +258,8 @@ func TestPauseBySignal(t *testing.T) {
 	who = append(who, sleepers(t, a, 1)...)
 	answered(a.Pause(processGroup(who...), []string{bySignal})).tells(t, escalation.Done, "")
 	fixture.Eventually(t, "all stand still again", still)
-	if got := a.Paused(); len(got) != 1 || !slices.Equal(got[0].Stopped, who) {
-		t.Errorf("kept in mind: %+v", got)
-	}
+	got := a.Paused()
+	fixture.If(t, len(got) != 1 || !slices.Equal(got[0].Stopped, who), "kept in mind: %+v", got)
 
 	// The next enforcer knows the paused processes, and resumes them even if
 	// they now belong to another subject.
@@ -362,9 +361,8 @@ func TestRestoreKeepsToWhatCouldBe(t *testing.T) {
 	var a Actor
 	a.Restore([]Paused{{Tenant: "t", Workload: "w", Frozen: []Frozen{{Path: "/../../etc"}, {Path: "/ok"}},
 		Stopped: []Target{{PID: -1}, {PID: 1}, {PID: 42, Start: 1}}}})
-	if got := a.Paused(); len(got) != 1 || len(got[0].Frozen) != 1 || len(got[0].Stopped) != 1 {
-		t.Errorf("%+v", got)
-	}
+	got := a.Paused()
+	fixture.If(t, len(got) != 1 || len(got[0].Frozen) != 1 || len(got[0].Stopped) != 1, "%+v", got)
 }
 
 // ready starts a child, and waits until it reports that it is ready.
@@ -421,11 +419,10 @@ func TestDyingAreBounded(t *testing.T) {
 	a := actor(t)
 	who := sleepers(t, a, 2)
 	a.dying = slices.Repeat([]*dying{{fd: -1}}, maxDying-1)
-	if result, detail := a.Terminate(time.Now(), processGroup(who...), time.Minute); result != escalation.Done ||
+	result, detail := a.Terminate(time.Now(), processGroup(who...), time.Minute)
+	fixture.If(t, result != escalation.Done ||
 		detail != fmt.Sprintf("SIGTERM: 1 done, 0 missed, 1 failed (%d: too many processes are being ended)",
-			who[1].PID) {
-		t.Errorf("%s, %s", result, detail)
-	}
+			who[1].PID), "%s, %s", result, detail)
 	a.dying = a.dying[maxDying-1:]
 }
 

@@ -114,10 +114,8 @@ func TestTerminateEndsFrozenProcesses(t *testing.T) {
 		answered(a.Pause(c, []string{byFreezer})).tells(t, escalation.Done, "")
 		defer a.Resume(c)
 		answered(a.Terminate(time.Now(), c, time.Minute)).is(t, escalation.Done, "SIGTERM: 2 done, 0 missed, 0 failed")
-		if got := [2]syscall.Signal{signalOf(cmd), signalOf(starter)}; got != [2]syscall.Signal{unix.SIGTERM,
-			unix.SIGTERM} {
-			t.Errorf("they ended by %v", got)
-		}
+		got := [2]syscall.Signal{signalOf(cmd), signalOf(starter)}
+		fixture.If(t, got != [2]syscall.Signal{unix.SIGTERM, unix.SIGTERM}, "they ended by %v", got)
 	})
 }
 
@@ -258,9 +256,8 @@ func TestVanishedGroup(t *testing.T) {
 		if result, detail := a.Resume(c); result != escalation.Done || len(a.Paused()) != 0 {
 			t.Errorf("resume: %s, %s", result, detail)
 		}
-		if asked, err := g.asked(); !asked || err != nil {
-			t.Errorf("another's cgroup was thawed: %v", err)
-		}
+		asked, err := g.asked()
+		fixture.If(t, !asked || err != nil, "another's cgroup was thawed: %v", err)
 	})
 }
 

@@ -678,9 +678,8 @@ func TestAWindowAccusesOnce(t *testing.T) {
 	if got := w.step(); len(got.Violations) != 0 || !got.Known[me] {
 		t.Errorf("within its limit again: %v %v", got.Violations, got.Known)
 	}
-	if n := w.step().Workloads[0].Violations[OverCompute]; n < 7 || n > 15 {
-		t.Errorf("%d audits counted", n)
-	}
+	n := w.step().Workloads[0].Violations[OverCompute]
+	fixture.If(t, n < 7 || n > 15, "%d audits counted", n)
 }
 
 func TestUnknownIsNotClean(t *testing.T) {
@@ -726,9 +725,8 @@ func TestADriverWithoutSamplesIsAnAnswer(t *testing.T) {
 	a.charged = .5
 	me := Subject{"a", "pod:x"}
 	fixture.Equal(t, w.step().Known[me], false, "known at once")
-	if got := w.run(30); got != "" || !w.step().Known[me] {
-		t.Errorf("found %q", got)
-	}
+	got := w.run(30)
+	fixture.If(t, got != "" || !w.step().Known[me], "found %q", got)
 	a.charged = .6
 	fixture.Equal(t, w.run(30), "a/pod:x/GPU-a/compute[1000]", "the audit does not judge what was charged")
 

@@ -149,10 +149,9 @@ func TestALimitFollowsTheTenant(t *testing.T) {
 			calls, holds := l.seconds(4, step.d)
 			fixture.If(t, !slices.Equal(calls, step.calls) || !slices.Equal(holds, step.holds),
 				"%s: asked for %q and holds %v, want %q and %v", step.name, calls, holds, step.calls, step.holds)
-			if log := l.log.String(); !strings.Contains(log, step.why) || (step.why == "") != (log == "") ||
-				strings.Count(log, "\n") > 1 {
-				t.Errorf("%s: says %s", step.name, log)
-			}
+			log := l.log.String()
+			fixture.If(t, !strings.Contains(log, step.why) || (step.why == "") != (log == "") ||
+				strings.Count(log, "\n") > 1, "%s: says %s", step.name, log)
 		}
 		if calls, _ := l.seconds(200); len(calls) != 0 || len(l.limits) != 0 {
 			t.Errorf("for nobody asked for %q and knows %v", calls, l.limits)

@@ -142,7 +142,6 @@ func TestMPSHoldsNothingForEarlierClients(t *testing.T) {
 }
 
 func TestMPSLeavesAlone(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		uid    int
 		quota  Demand
@@ -159,7 +158,6 @@ func TestMPSLeavesAlone(t *testing.T) {
 			why: "do not all belong to one tenant"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			d := newDaemon(t)
 			d.server(500, c.uid, "")
 			c.quota.Hooked = c.hooked
@@ -178,10 +176,9 @@ func TestMPSTakesBackWhatItSet(t *testing.T) {
 	d.sees(demand("a", "GPU-a", .3, 8<<30))
 	d.sets()
 	d.sees(demand("a", "GPU-a", 1, 0))
-	if got := d.sets(); !slices.Equal(got, []string{"set_active_thread_percentage 500 100",
-		"set_device_pinned_mem_limit 500 GPU-a 16777216M"}) {
-		t.Errorf("set %q", got)
-	}
+	got := d.sets()
+	fixture.If(t, !slices.Equal(got, []string{"set_active_thread_percentage 500 100",
+		"set_device_pinned_mem_limit 500 GPU-a 16777216M"}), "set %q", got)
 	d.sees()
 	fixture.EqualSlices(t, d.sets(), nil, "set again")
 }
@@ -192,15 +189,13 @@ func TestMPSHasOnePercentageForAllGPUs(t *testing.T) {
 	d.server(500, 1000, "")
 	d.server(501, 1001, "")
 	got := d.sees(demand("a", "GPU-a", .3, 1<<30), demand("a", "GPU-b", .5, 0), demand("b", "GPU-none", .1, 1<<30))
-	if want := []Hold{{"a", "GPU-a", Memory}, {"a", "GPU-b", Compute},
-		{"b", "GPU-none", Compute}}; !slices.Equal(got, want) {
-		t.Errorf("holds %v, want %v", got, want)
-	}
+	want := []Hold{{"a", "GPU-a", Memory}, {"a", "GPU-b", Compute},
+		{"b", "GPU-none", Compute}}
+	fixture.If(t, !slices.Equal(got, want), "holds %v, want %v", got, want)
 	fixture.Equal(t, d.content("server.500/threads")+" "+d.content("server.501/threads"), "50.0 10.0", "percentages")
-	if log := d.log.String(); !strings.Contains(log, "one percentage for all GPUs") ||
-		!strings.Contains(log, "does it have that GPU") {
-		t.Errorf("says %s", log)
-	}
+	log := d.log.String()
+	fixture.If(t, !strings.Contains(log, "one percentage for all GPUs") ||
+		!strings.Contains(log, "does it have that GPU"), "says %s", log)
 }
 
 func TestMPSServersOfOneTenantKnowNothingOfEachOther(t *testing.T) {
@@ -219,7 +214,6 @@ func TestMPSServersOfOneTenantKnowNothingOfEachOther(t *testing.T) {
 }
 
 func TestMPSServersAreListed(t *testing.T) {
-	t.Parallel()
 	d := newDaemon(t)
 	d.server(500, 1000, "600\n")
 	d.server(501, 1002, "601\n602\n")
@@ -244,7 +238,6 @@ func TestAnMPSServerThatDiesWhileItIsSet(t *testing.T) {
 }
 
 func TestWithoutAnMPSDaemonNoProgramIsStarted(t *testing.T) {
-	t.Parallel()
 	d := newDaemon(t)
 	fixture.Must(t, os.Remove(d.path("control")))
 	d.control.command = "/nonexistent"
@@ -254,7 +247,6 @@ func TestWithoutAnMPSDaemonNoProgramIsStarted(t *testing.T) {
 }
 
 func TestMPSAnswersThatCannotBeBelieved(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		do   func(d *daemon)
 		want string
@@ -272,14 +264,11 @@ func TestMPSAnswersThatCannotBeBelieved(t *testing.T) {
 		}, "belongs to uid 4711"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			d := newDaemon(t)
 			d.server(500, 1000, "")
 			c.do(d)
-			if saw, err := d.look(t.Context(), mpsWants([]Demand{demand("a", "GPU-a", .3, 0)})); err == nil ||
-				!strings.Contains(err.Error(), c.want) {
-				t.Errorf("%v, %v; want %q", saw, err, c.want)
-			}
+			saw, err := d.look(t.Context(), mpsWants([]Demand{demand("a", "GPU-a", .3, 0)}))
+			fixture.If(t, err == nil || !strings.Contains(err.Error(), c.want), "%v, %v; want %q", saw, err, c.want)
 		})
 	}
 }
@@ -298,9 +287,8 @@ func TestHungMPSDaemonDelaysNothing(t *testing.T) {
 		d.Want([]Demand{demand("a", "GPU-a", .3, 0)})
 		d.Holds()
 	}
-	if took := time.Since(begin); took >= d.control.wait {
-		t.Errorf("100 demands took %v: one waited for the daemon", took)
-	}
+	took := time.Since(begin)
+	fixture.If(t, took >= d.control.wait, "100 demands took %v: one waited for the daemon", took)
 	fixture.Eventually(t, "the deadline passes, and the holds are unknown", func() bool { return d.Holds() == nil })
 	end()
 	fixture.Contains(t, d.log.String(), "no answer within 1s", "says")
@@ -312,7 +300,6 @@ func TestHungMPSDaemonDelaysNothing(t *testing.T) {
 }
 
 func TestMPSIsAskedSeldom(t *testing.T) {
-	t.Parallel()
 	d := newDaemon(t)
 	d.server(500, 1000, "")
 	end := fixture.Running(t, d.Run)
@@ -322,21 +309,18 @@ func TestMPSIsAskedSeldom(t *testing.T) {
 	d.wants <- []Demand{demand("a", "GPU-a", .4, 0)}
 	end()
 	fixture.Equal(t, strings.Count(d.content("log"), "get_server_list"), 2, "asked … times for the servers")
-	if got := d.sets(); !slices.Equal(got, []string{"set_active_thread_percentage 500 30",
-		"set_active_thread_percentage 500 40"}) {
-		t.Errorf("set %q", got)
-	}
+	got := d.sets()
+	fixture.If(t, !slices.Equal(got, []string{"set_active_thread_percentage 500 30",
+		"set_active_thread_percentage 500 40"}), "set %q", got)
 }
 
 func TestMPSEndsWhileItIsAsked(t *testing.T) {
-	t.Parallel()
 	d := newDaemon(t)
 	d.set("hang", "")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := d.control.ask(ctx, "get_server_list"); err == nil || errors.Is(err, errServerGone) {
-		t.Errorf("%v", err)
-	}
+	_, err := d.control.ask(ctx, "get_server_list")
+	fixture.If(t, err == nil || errors.Is(err, errServerGone), "%v", err)
 	d.Want(nil)
 	fixture.Must(t, d.Run(ctx))
 }

@@ -30,16 +30,14 @@ func TestSession(t *testing.T) {
 		return wished, nil
 	}, map[string]Quota{"a": {Quota: quota.Quota{Memory: 1000}, Weight: 2}}}}, nil)
 	c := dial(t, b, "a", 1)
-	if w := c.welcome; w.GPUs != 1 || w.Heartbeat != 1000 || w.FailClosed != 1 || wire.Text(w.Tenant[:]) != "a" ||
-		w.Token == 0 {
-		t.Errorf("the welcome is %+v", w)
-	}
+	w := c.welcome
+	fixture.If(t, w.GPUs != 1 || w.Heartbeat != 1000 || w.FailClosed != 1 || wire.Text(w.Tenant[:]) != "a" ||
+		w.Token == 0, "the welcome is %+v", w)
 	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen || turn.Share != 1000 || turn.InFlight != 10_000 {
 		t.Errorf("alone: %+v", turn)
 	}
-	if used, limit := c.page.Memory(0); used != 0 || limit != 1000 {
-		t.Errorf("memory: %d of %d", used, limit)
-	}
+	used, limit := c.page.Memory(0)
+	fixture.If(t, used != 0 || limit != 1000, "memory: %d of %d", used, limit)
 	c.sync()
 	fixture.Equal(t, b.Stats().Sessions["active"], 1, "… active sessions")
 	if h := b.Stats().Hooks; len(h) != 1 || h[0] != (wire.HookStats{Version: "0.1", ABI: "3.10", Sessions: 1,
@@ -77,10 +75,9 @@ func TestMemory(t *testing.T) {
 	d.take(40)
 	c.send(wire.TypeFree, &wire.Memory{Bytes: 10})
 	c.sync()
-	if s := b.tenant("a"); s.MemoryUsed != 90 || s.MemoryReserved != 0 || s.MemoryPeak != 100 || s.MemoryDenied != 1 ||
-		s.MemoryCap != 100 {
-		t.Errorf("books: %+v", s)
-	}
+	s := b.tenant("a")
+	fixture.If(t, s.MemoryUsed != 90 || s.MemoryReserved != 0 || s.MemoryPeak != 100 || s.MemoryDenied != 1 ||
+		s.MemoryCap != 100, "books: %+v", s)
 	c.send(wire.TypeFree, &wire.Memory{Bytes: 1000})
 	c.refused(wire.CodeState) // though all its memory is freed
 	fixture.Equal(t, b.tenant("a").MemoryUsed, 40, "it frees what another session has: … bytes")
@@ -231,9 +228,8 @@ func TestUngoverned(t *testing.T) {
 		!strings.Contains(text, fmt.Sprintf("pid=%d", os.Getpid())) || !strings.Contains(text, "tenant=a"),
 		"the log says: %s", text)
 	c.send(wire.TypeAcquire, &wire.Acquire{GPU: 1})
-	if typ, payload := d.ask(wire.TypeReserve, &wire.Memory{Bytes: 1 << 50}); typ != wire.TypeGrant {
-		t.Errorf("%s %q", typ, payload)
-	}
+	typ, payload := d.ask(wire.TypeReserve, &wire.Memory{Bytes: 1 << 50})
+	fixture.If(t, typ != wire.TypeGrant, "%s %q", typ, payload)
 	fixture.If(t, d.page.Turn(0).Mode != wire.ModeOpen || d.page.Gated(), "a GPU that is not governed is gated")
 	fixture.Equal(t, dial(t, b, "a", 0, 1, 2, 3, 4).welcome.GPUs, 2, "… GPUs are governed")
 }

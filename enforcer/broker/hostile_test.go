@@ -373,9 +373,8 @@ func TestFull(t *testing.T) {
 	c := dial(t, b, "a", 1)
 	d := connect(t, b.options.Socket)
 	d.refused(wire.CodeLimit)
-	if _, excused := b.Refused(1); !b.Stats().Starved || !excused {
-		t.Error("nobody says that it is full")
-	}
+	_, excused := b.Refused(1)
+	fixture.If(t, !b.Stats().Starved || !excused, "nobody says that it is full")
 	c.sync()
 }
 
@@ -386,9 +385,8 @@ func TestFewSessionsOfAProcess(t *testing.T) {
 	b := start(t, Options{Socket: open(t), MaxPerPID: 16}, nil)
 	h := strange(t, "idle", b.options.Socket, 20, 4711, "")
 	fixture.Equal(t, h.number(t), 16, "a process has … sessions")
-	if refused, _ := b.Refused(h.Process.Pid); refused {
-		t.Error("a process that has all that it may have passes for refused")
-	}
+	refused, _ := b.Refused(h.Process.Pid)
+	fixture.If(t, refused, "a process that has all that it may have passes for refused")
 	fixture.Equal(t, strange(t, "idle", b.options.Socket, 1, 4711, "").number(t), 1, "another of its user has … sessions")
 }
 

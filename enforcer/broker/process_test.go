@@ -307,9 +307,8 @@ func TestRestart(t *testing.T) {
 	c.hello(wire.TypeResume, h)
 	c.send(wire.TypeUsage, &wire.Usage{})
 	fixture.Equal(t, c.session == h.Old, false, "the number of a session came again")
-	if typ, m := c.reserve(1); typ != wire.TypeDeny || m.Bytes != 0 {
-		t.Errorf("above the cap: %s %+v", typ, m)
-	}
+	typ, m := c.reserve(1)
+	fixture.If(t, typ != wire.TypeDeny || m.Bytes != 0, "above the cap: %s %+v", typ, m)
 	c.send(wire.TypeFree, &wire.Memory{Bytes: 90})
 	c.take(20)
 	fixture.Equal(t, b.tenant("a").MemoryUsed, 100, "… bytes")
@@ -475,9 +474,8 @@ func TestResumeIsHeldAgainstTheDriver(t *testing.T) {
 	used("with another session", 50)
 	listed.Store(0)
 	b.Refresh()
-	if typ, m := c.reserve(61); typ != wire.TypeDeny || m.Bytes != 60 {
-		t.Errorf("61 of 60: %s %+v", typ, m)
-	}
+	typ, m := c.reserve(61)
+	fixture.If(t, typ != wire.TypeDeny || m.Bytes != 60, "61 of 60: %s %+v", typ, m)
 }
 
 // TestChild lets a forked child speak over its parent's connection.

@@ -53,9 +53,8 @@ func TestHeldAlone(t *testing.T) {
 	c.acquire(0)
 	c.sync()
 	fixture.Need(t, c.page.Turn(0).Mode, wire.ModePause, "held, it asks, and the page says …")
-	if s := b.tenant("a"); s.WaitSeconds != 0 || s.Waits != 0 {
-		t.Errorf("held: %+v", s)
-	}
+	s := b.tenant("a")
+	fixture.If(t, s.WaitSeconds != 0 || s.Waits != 0, "held: %+v", s)
 	p.hold(b, false)
 	fixture.Equal(t, c.page.Turn(0).Mode, wire.ModeOpen, "held no more, and the page says …")
 }
@@ -94,9 +93,8 @@ func TestIdleWaits(t *testing.T) {
 	}
 	c.yield(0, wire.WhyIdle)
 	d.mode(0, wire.ModeRun)
-	if s := b.tenant("b"); s.Waits != 1 || s.LateWaits != 1 || s.WaitSeconds == 0 {
-		t.Errorf("%+v", s)
-	}
+	s := b.tenant("b")
+	fixture.If(t, s.Waits != 1 || s.LateWaits != 1 || s.WaitSeconds == 0, "%+v", s)
 }
 
 // TestWaitUnderWay holds that a wait counts before it ends.
@@ -164,9 +162,8 @@ func TestReserved(t *testing.T) {
 		d.send(wire.TypeAbort, &m)
 		d.sync()
 	}
-	if s := b.tenant("b"); s.MemoryAsked != 2 || s.MemoryMissed != 1 || s.MemoryUsed != 30 {
-		t.Errorf("%+v", s)
-	}
+	s := b.tenant("b")
+	fixture.If(t, s.MemoryAsked != 2 || s.MemoryMissed != 1 || s.MemoryUsed != 30, "%+v", s)
 	capacity.Store(200)
 	b.Refresh()
 	c.take(100)
@@ -197,9 +194,8 @@ func TestRefreshOfNothing(t *testing.T) {
 	for range 3 {
 		b.Refresh()
 	}
-	if after := []any{c.page.Bell(), d.page.Bell(), b.tenant("a").Turns}; !slices.Equal(before, after) {
-		t.Errorf("bells and turns: %v, then %v", before, after)
-	}
+	after := []any{c.page.Bell(), d.page.Bell(), b.tenant("a").Turns}
+	fixture.If(t, !slices.Equal(before, after), "bells and turns: %v, then %v", before, after)
 	c.sync() // an earlier message would come first
 	d.sync()
 }
@@ -228,9 +224,8 @@ func TestSessions(t *testing.T) {
 		{"GPU-00000000-0000-0000-0000-000000000002", 0, 0}}
 	fixture.If(t, s.PID != os.Getpid() || int(s.UID) != os.Getuid() || s.Tenant != "a" || s.Hook != "0.1" || s.Stale ||
 		s.Since.Before(began) || s.Since.After(time.Now()) || !slices.Equal(s.GPUs, want), "%+v", s)
-	if e := b.Stats().Enforcer; e == nil || len(e.Actions) != 1 {
-		t.Errorf("%+v", e)
-	}
+	e := b.Stats().Enforcer
+	fixture.If(t, e == nil || len(e.Actions) != 1, "%+v", e)
 	c.close()
 	eventually(t, "it is gone", func() bool { return len(b.Sessions()) == 0 })
 }

@@ -89,17 +89,15 @@ func TestIdleNeighbours(t *testing.T) {
 	for i := range 5 {
 		d = dial(t, b, fmt.Sprint("b", i), 1)
 	}
-	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen || turn.Share != 1000 || c.page.Gated() ||
-		c.page.Bell() != was {
-		t.Errorf("beside who wants nothing: %+v", turn)
-	}
+	turn := c.page.Turn(0)
+	fixture.If(t, turn.Mode != wire.ModeOpen || turn.Share != 1000 || c.page.Gated() ||
+		c.page.Bell() != was, "beside who wants nothing: %+v", turn)
 	d.acquire(0)
 	c.bounded(0)
 	d.yield(0, wire.WhyIdle)
 	c.mode(0, wire.ModeOpen)
-	if s := b.tenant("a"); s.Turns > 2 || s.Overruns != 0 {
-		t.Errorf("books: %+v", s)
-	}
+	s := b.tenant("a")
+	fixture.If(t, s.Turns > 2 || s.Overruns != 0, "books: %+v", s)
 }
 
 // TestAlone checks that a session without a context does not count as present.
@@ -244,9 +242,8 @@ func TestTwoGPUs(t *testing.T) {
 	d := dial(t, b, "b", 2)
 	d.acquire(0)
 	c.bounded(1)
-	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen || turn.Share != 1000 {
-		t.Errorf("alone on one GPU: %+v", turn)
-	}
+	turn := c.page.Turn(0)
+	fixture.If(t, turn.Mode != wire.ModeOpen || turn.Share != 1000, "alone on one GPU: %+v", turn)
 	fixture.Equal(t, c.page.Gated(), true, "one slot of two is not open, and the page not gated")
 }
 
@@ -312,9 +309,8 @@ func TestHeartbeat(t *testing.T) {
 	b := start(t, Options{}, func(b *Broker) { b.timing.heartbeat = time.Millisecond })
 	c := dial(t, b, "a", 1)
 	was := c.page.Heartbeat()
-	if now := uint64(newClock().now()); was == 0 || was > now {
-		t.Errorf("heartbeat at %d, now it is %d", was, now)
-	}
+	now := uint64(newClock().now())
+	fixture.If(t, was == 0 || was > now, "heartbeat at %d, now it is %d", was, now)
 	eventually(t, "another heartbeat", func() bool { return c.page.Heartbeat() > was })
 }
 
@@ -503,7 +499,6 @@ func TestBooksOutliveTheScheduleOfATenant(t *testing.T) {
 			return len(b.times.gpus[0].parties) == 0
 		})
 	}
-	if s := b.tenant("a"); s.Turns != 3 || s.Launches != 30 {
-		t.Errorf("books: %+v", s)
-	}
+	s := b.tenant("a")
+	fixture.If(t, s.Turns != 3 || s.Launches != 30, "books: %+v", s)
 }

@@ -385,9 +385,8 @@ func TestBrakeDoesNotHoldDown(t *testing.T) {
 	c.actions = 2
 	fixture.Equal(t, c.climb("xxxxxxxxxxxx"+strings.Repeat(".", 40)), "3 warn done, 6 throttle done, 9 pause done, "+
 		"12 suspend braked, 22 throttle done, 32 warn done, 42 observe done", "climb")
-	if since, _ := c.Brake(); !since.IsZero() {
-		t.Error("no workload is held back, but the episode continues")
-	}
+	since, _ := c.Brake()
+	fixture.If(t, !since.IsZero(), "no workload is held back, but the episode continues")
 	c = newClimber()
 	c.actions, c.steps.Shadow = 0, true
 	fixture.Equal(t, c.climb("xxxxxx"), "3 warn done, 6 throttle shadow", "shadow is not braked")

@@ -46,9 +46,8 @@ func TestGoldenResponses(t *testing.T) {
 		"09000000 0001000000000000 0002000000000000": {ID: 9, Kind: MemoryLimit, Used: 0x100, Limit: 0x200},
 	} {
 		golden := frame(t, text, ResponseSize)
-		if b := want.Append(nil); !bytes.Equal(b, golden) {
-			t.Errorf("%+v is\n%x; want\n%x", want, b, golden)
-		}
+		b := want.Append(nil)
+		fixture.If(t, !bytes.Equal(b, golden), "%+v is\n%x; want\n%x", want, b, golden)
 		fixture.Equal(t, DecodeResponse(want.Kind, (*[ResponseSize]byte)(golden)), want, "%s is", text)
 	}
 }
@@ -113,9 +112,8 @@ func TestHostileFramesAreRefused(t *testing.T) {
 		"shifted by one byte": append([]byte{0}, good[:RequestSize-1]...),
 		"big-endian length":   put(func(b []byte) { b[0], b[7] = 0, 7 }),
 	} {
-		if r, err := decode((*[RequestSize]byte)(b)); !errors.Is(err, errFrame) {
-			t.Errorf("%s: %+v, %v", what, r, err)
-		}
+		r, err := decode((*[RequestSize]byte)(b))
+		fixture.If(t, !errors.Is(err, errFrame), "%s: %+v, %v", what, r, err)
 	}
 }
 

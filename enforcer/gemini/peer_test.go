@@ -138,9 +138,8 @@ func TestASuccessorHasTheMemoryOfTheDead(t *testing.T) {
 	fixture.Equal(t, h.call(take(1000)).Granted, false, "while it lives, another has its memory")
 	_ = c.Process.Kill()
 	_, _ = c.Process.Wait()
-	if a, st := h.call(take(1000)), s.Stats().Tenants[0]; !a.Granted || st.Used != 1000 || st.Denied != 1 {
-		t.Errorf("%+v, %+v", a, st)
-	}
+	a, st := h.call(take(1000)), s.Stats().Tenants[0]
+	fixture.If(t, !a.Granted || st.Used != 1000 || st.Denied != 1, "%+v, %+v", a, st)
 }
 
 func TestAProcessKeepsItsMemoryBetweenConnections(t *testing.T) {

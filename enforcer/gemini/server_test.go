@@ -133,9 +133,8 @@ func TestSchedulerKeepsNoBooks(t *testing.T) {
 	s := start(t, two, Options{Role: Scheduler})
 	h := dial(t, s, "a")
 	fixture.Equal(t, h.call(take(5000)).Granted, true, "refused")
-	if a := h.call(Request{Kind: MemoryLimit}); a.Used != 0 || a.Limit != 1000 {
-		t.Errorf("%+v", a)
-	}
+	a := h.call(Request{Kind: MemoryLimit})
+	fixture.If(t, a.Used != 0 || a.Limit != 1000, "%+v", a)
 }
 
 func TestZeroMemoryIsNone(t *testing.T) {
@@ -152,9 +151,8 @@ func TestRepeatedChangeIsBookedOnce(t *testing.T) {
 		h.send(r)
 		fixture.Stop(t, !h.receive(MemoryUpdate).Granted, "a repeated request is refused")
 	}
-	if st := s.Stats(); st.Tenants[0].Used != 600 || st.Duplicates != 5 {
-		t.Errorf("%+v", st)
-	}
+	st := s.Stats()
+	fixture.If(t, st.Tenants[0].Used != 600 || st.Duplicates != 5, "%+v", st)
 	for i := range int32(memos) { // the number of remembered names is bounded
 		h.send(Request{ID: 100 + i, Kind: MemoryUpdate, Bytes: 1, Allocate: true})
 		h.receive(MemoryUpdate)
@@ -191,9 +189,8 @@ func TestTurnsOverSockets(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if st := s.Stats(); st.Tenants[0].Turns < 5 || st.Tenants[1].Turns < 5 || st.Requests[Quota] != 40 {
-		t.Errorf("%+v", st)
-	}
+	st := s.Stats()
+	fixture.If(t, st.Tenants[0].Turns < 5 || st.Tenants[1].Turns < 5 || st.Requests[Quota] != 40, "%+v", st)
 }
 
 func TestSecondClientWaits(t *testing.T) {
@@ -259,9 +256,8 @@ func TestJunkInTime(t *testing.T) {
 			}
 		}
 		fixture.Must(t, fixture.Error(h.conn.Write(b)))
-		if a := h.receive(Quota); !(a.Quota > 0 && a.Quota <= 5) {
-			t.Errorf("%x: a quota of %v ms", junk, a.Quota)
-		}
+		a := h.receive(Quota)
+		fixture.If(t, !(a.Quota > 0 && a.Quota <= 5), "%x: a quota of %v ms", junk, a.Quota)
 	}
 }
 
@@ -345,21 +341,18 @@ func TestALostAnswerIsSentAgain(t *testing.T) {
 	h.send(Request{ID: 5, Kind: Quota})
 	h.receive(Quota)
 	for i := range reminders {
-		if again := h.receive(Quota); again.ID != 5 || again.Quota <= 0 || again.Quota > 2 {
-			t.Errorf("%d: %+v", i, again)
-		}
+		again := h.receive(Quota)
+		fixture.If(t, again.ID != 5 || again.Quota <= 0 || again.Quota > 2, "%d: %+v", i, again)
 	}
-	if st := s.Stats(); st.Reminded != reminders || st.Tenants[0].Turns != 1 {
-		t.Errorf("%+v", st)
-	}
+	st := s.Stats()
+	fixture.If(t, st.Reminded != reminders || st.Tenants[0].Turns != 1, "%+v", st)
 	h.send(Request{ID: 6, Kind: MemoryLimit})
 	fixture.Equal(t, h.receive(MemoryLimit).ID, 6, "what comes once more")
 	d := dial(t, start(t, two, Options{Turn: time.Millisecond, tick: tick}), "a") // a hook loses no answer
 	d.call(Request{Kind: Quota})
 	_ = d.conn.SetReadDeadline(time.Now().Add(10 * tick))
-	if n, err := d.conn.Read(d.in[:]); n != 0 || !os.IsTimeout(err) {
-		t.Errorf("a hook is answered again: %d bytes, %v", n, err)
-	}
+	n, err := d.conn.Read(d.in[:])
+	fixture.If(t, n != 0 || !os.IsTimeout(err), "a hook is answered again: %d bytes, %v", n, err)
 }
 
 func TestASchedulerAnswersInAnyOrder(t *testing.T) {
@@ -375,9 +368,8 @@ func TestASchedulerAnswersInAnyOrder(t *testing.T) {
 	fixture.Equal(t, b.receive(MemoryLimit).ID, 9, "what comes first")
 	a.send(Request{ID: 10, Kind: Quota}) // its turn is over
 	for range 3 {
-		if got := b.receive(Quota); got.ID > 2 || got.Quota <= 0 {
-			t.Errorf("%+v", got)
-		}
+		got := b.receive(Quota)
+		fixture.If(t, got.ID > 2 || got.Quota <= 0, "%+v", got)
 	}
 }
 

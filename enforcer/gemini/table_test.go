@@ -42,11 +42,10 @@ func TestParseOfANameTwice(t *testing.T) {
 	want := []Entry{{"a", 0.8, 0.9, 10}, {"b", 0.3, 0.4, 5}}
 	fixture.If(t, err != nil || !reflect.DeepEqual(got.Entries, want) || len(got.Bad) != 0,
 		"%+v, %v, want %v", got, err, want)
-	if w := got.Warnings; len(w) != 3 || w[0] != `line 4: "a" is in line 2 too, which has no effect` ||
+	w := got.Warnings
+	fixture.If(t, len(w) != 3 || w[0] != `line 4: "a" is in line 2 too, which has no effect` ||
 		w[1] != `line 5: "a" is in line 4 too, which has no effect` ||
-		!strings.HasPrefix(w[2], "line 6: this line") {
-		t.Errorf("%q", w)
-	}
+		!strings.HasPrefix(w[2], "line 6: this line"), "%q", w)
 }
 
 func TestParseNamesTheLine(t *testing.T) {
@@ -59,10 +58,9 @@ func TestParseNamesTheLine(t *testing.T) {
 		"2\na 0.1 0.2\n":     "line 3: the file ends after 1 clients",
 		"[client1]\nM = 1\n": "line 1: ",
 	} {
-		if got, err := parse([]byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) ||
-			!reflect.DeepEqual(got, Table{}) {
-			t.Errorf("%q: %+v, %v, want %s", text, got, err, want)
-		}
+		got, err := parse([]byte(text))
+		fixture.If(t, err == nil || !strings.HasPrefix(err.Error(), want) ||
+			!reflect.DeepEqual(got, Table{}), "%q: %+v, %v, want %s", text, got, err, want)
 	}
 }
 

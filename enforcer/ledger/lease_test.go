@@ -116,9 +116,8 @@ func TestIdleLeasesAreRecalled(t *testing.T) {
 	if _, ok, _ := l.Reserve("c", 3, 640); !ok || a.open || b.open {
 		t.Errorf("the last 640 bytes: %v; open %v %v", ok, a.open, b.open)
 	}
-	if u := l.Usage("b"); u.Committed != 250 || u.Reserved != 0 || u.Denied != 0 || l.Usage("c").Denied != 2 {
-		t.Errorf("%+v", u)
-	}
+	u := l.Usage("b")
+	fixture.If(t, u.Committed != 250 || u.Reserved != 0 || u.Denied != 0 || l.Usage("c").Denied != 2, "%+v", u)
 }
 
 func TestALeaseEndsWithItsSession(t *testing.T) {
@@ -156,9 +155,8 @@ func TestFreedBeforeItsCommitIsRead(t *testing.T) {
 		l.Reserve("a", 2, 35) // this request needs the lease's 11 bytes
 		fixture.Need(t, p.open, false, "the lease is open")
 		fixture.Must(t, l.Commit(1, r, commit))
-		if u := l.Usage("a"); u.Committed != left || u.Reserved != 35 {
-			t.Errorf("commit of %d: %+v", commit, u)
-		}
+		u := l.Usage("a")
+		fixture.If(t, u.Committed != left || u.Reserved != 35, "commit of %d: %+v", commit, u)
 		have(t, &l, "a", 1, 20)
 		fixture.Equal(t, l.Usage("a").Committed, left+20, "committed after %d, as what is taken later is not freed", commit)
 	}
@@ -191,9 +189,8 @@ func TestWhatTheDriverDidNotGiveIsMissed(t *testing.T) {
 	l.Lend(1, &p)
 	p.take(50)
 	fixture.Must(t, l.Failed(1, 50))
-	if u := l.Usage("a"); u.Committed != 200 || u.Asked != 2 || u.Missed != 1 {
-		t.Errorf("%+v", u)
-	}
+	u := l.Usage("a")
+	fixture.If(t, u.Committed != 200 || u.Asked != 2 || u.Missed != 1, "%+v", u)
 	if err := l.Failed(1, 201); !errors.Is(err, errBytes) {
 		t.Errorf("more than it has: %v", err)
 	}

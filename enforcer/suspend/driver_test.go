@@ -178,10 +178,9 @@ func TestCallsNeedTheirLock(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	if got := fmt.Sprint(Unknown, Running, Locked, Checkpointed, Broken, State(-2), State(4)); got !=
-		"unknown running locked checkpointed failed state -2 state 4" {
-		t.Error(got)
-	}
+	got := fmt.Sprint(Unknown, Running, Locked, Checkpointed, Broken, State(-2), State(4))
+	fixture.If(t, got !=
+		"unknown running locked checkpointed failed state -2 state 4", "%v", got)
 	fixture.Equal(t, ReasonOf(errors.New("anything")), Other, "the reason of anything")
 	fixture.Equal(t, ReasonOf(fmt.Errorf("more: %w", refuse(MPS, "less"))), MPS, "the reason within an error")
 }

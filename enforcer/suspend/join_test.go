@@ -65,9 +65,8 @@ func TestAProcessJoins(t *testing.T) {
 		b.totals.Suspended = 1
 	}
 	want := "lock 2, checkpoint 2, lock 3, checkpoint 3, restore 2, restore 3, unlock 2, unlock 3, lock 2, "
-	if got := strings.Join(b.card.calls, ", "); !strings.HasPrefix(got, want) {
-		t.Errorf("the calls are %s", got)
-	}
+	got := strings.Join(b.card.calls, ", ")
+	fixture.If(t, !strings.HasPrefix(got, want), "the calls are %s", got)
 	fixture.Fails(t, b.Join(b.now, job, processes(2)), "", "joining by nobody")
 	r, _ := b.Record(job)
 	fixture.Equal(t, r.Phase, Suspended, "the phase")
@@ -85,19 +84,17 @@ func TestProcessThatCannotJoinRuns(t *testing.T) {
 			b.card.state[4] = left
 		})
 		fixture.Must(t, b.Join(b.now, job, processes(3, 4)))
-		if end := b.end(); end.Done != Suspended || end.Err == nil || !end.Joined {
-			t.Errorf("%q: %+v", call, end)
-		}
+		end := b.end()
+		fixture.If(t, end.Done != Suspended || end.Err == nil || !end.Joined, "%q: %+v", call, end)
 		b.card.set(func() { clear(b.card.wrong) })
 		fixture.Eventually(t, "the new ones are forgotten", func() bool {
 			b.now = b.now.Add(time.Second)
 			fixture.AtMost(t, len(b.Look(b.now)), 0, "%q", call)
 			return slices.Equal(b.pids(), []int{2})
 		})
-		if r := b.file[0]; r.Phase != Suspended || !b.card.all(Checkpointed, 2) || !b.card.all(Running, 3) ||
-			!b.card.all(left, 4) {
-			t.Errorf("%q: %+v, %v", call, r, b.card.state)
-		}
+		r := b.file[0]
+		fixture.If(t, r.Phase != Suspended || !b.card.all(Checkpointed, 2) || !b.card.all(Running, 3) ||
+			!b.card.all(left, 4), "%q: %+v, %v", call, r, b.card.state)
 		b.back(2, 3)
 	}
 }
@@ -118,9 +115,8 @@ func TestWhatCannotBeRecordedDoesNotJoin(t *testing.T) {
 	r, _ := b.Record(job)
 	fixture.If(t, r.Phase != Suspended || r.Why != "ordered" || len(r.Processes) != 1 || !b.card.all(Running, 3),
 		"%+v, %v", r, b.card.state)
-	if n := b.Totals().Refused; n[Other] != 1 || n[HostMemory] != 2 {
-		t.Errorf("%v", n)
-	}
+	n := b.Totals().Refused
+	fixture.If(t, n[Other] != 1 || n[HostMemory] != 2, "%v", n)
 }
 
 // TestAResumptionWhileOthersJoin resumes all as soon as the new ones are suspended, or
@@ -261,9 +257,8 @@ func TestWorkloadTooLargeToReturnStays(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 	size, known := uint64(200+spare), true
 	b.Size = func(string) (uint64, bool) { return size - 1, known }
-	if err := b.Suspend(b.now, job, processes(2, 3), ""); ReasonOf(err) != GPUMemory || len(b.Records()) > 0 {
-		t.Errorf("%v", err)
-	}
+	err := b.Suspend(b.now, job, processes(2, 3), "")
+	fixture.If(t, ReasonOf(err) != GPUMemory || len(b.Records()) > 0, "%v", err)
 	b.away(2)
 	fixture.Equal(t, ReasonOf(b.Join(b.now, job, processes(3))), GPUMemory, "the order")
 	size++

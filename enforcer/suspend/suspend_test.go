@@ -181,9 +181,8 @@ func (b *bench) end() End {
 // runs awaits an end without an error, and holds that these processes run.
 func (b *bench) runs(pids ...int) {
 	b.t.Helper()
-	if end := b.end(); end.Err != nil || !b.card.all(Running, pids...) {
-		b.t.Errorf("%+v, %v", end, b.card.state)
-	}
+	end := b.end()
+	fixture.If(b.t, end.Err != nil || !b.card.all(Running, pids...), "%+v, %v", end, b.card.state)
 }
 
 // lives reports whether something ended before the enforcer was killed. There is
@@ -220,13 +219,11 @@ func TestAWorkloadIsSuspendedAndResumed(t *testing.T) {
 	}
 	want := "lock 2, lock 3, checkpoint 2, checkpoint 3, restore 2, restore 3, unlock 2, unlock 3"
 	fixture.Equal(t, strings.Join(b.card.calls, ", "), want, "the calls are")
-	if _, is := b.Record(job); is || len(b.file) > 0 || !b.card.all(Running, 2, 3) {
-		t.Errorf("it is not forgotten: %+v", b.file)
-	}
-	if n := b.Totals(); n.Suspended != 1 || n.Resumed != 1 || len(n.Refused) != 0 || n.SuspendSeconds <= 0 ||
-		n.ResumeSeconds <= 0 {
-		t.Errorf("%+v", n)
-	}
+	_, is := b.Record(job)
+	fixture.If(t, is || len(b.file) > 0 || !b.card.all(Running, 2, 3), "it is not forgotten: %+v", b.file)
+	n := b.Totals()
+	fixture.If(t, n.Suspended != 1 || n.Resumed != 1 || len(n.Refused) != 0 || n.SuspendSeconds <= 0 ||
+		n.ResumeSeconds <= 0, "%+v", n)
 	fixture.Fails(t, b.Resume(b.now, job, "wanted"), "", "resuming what is not suspended")
 }
 
@@ -255,9 +252,8 @@ func TestSuspensionsKeepNoResumptionWaiting(t *testing.T) {
 	}
 	fixture.Eventually(t, "as many begin as may", func() bool { return locking.Load() >= maxMoving })
 	fixture.Must(t, b.Resume(b.now, job, "wanted"))
-	if end := b.end(); end.Done != Resuming || end.Err != nil || end.Subject() != job {
-		t.Errorf("%+v", end)
-	}
+	end := b.end()
+	fixture.If(t, end.Done != Resuming || end.Err != nil || end.Subject() != job, "%+v", end)
 	fixture.Equal(t, locking.Load(), maxMoving, "suspensions that began")
 	close(answers)
 	fixture.Eventually(t, "all are suspended", func() bool { b.Look(b.now); return b.Totals().Suspended == many+1 })
@@ -287,9 +283,8 @@ func TestAFailureUndoesEverything(t *testing.T) {
 		if end := b.end(); end.Done != Resuming || end.Err != nil || !b.card.all(Running, 2, 3) || b.card.free != 0 {
 			t.Errorf("%s: %+v, %v", call, end, b.card.state)
 		}
-		if n := b.Totals().Refused; n[reason] != 1 || len(n) != 1 {
-			t.Errorf("%s: refusals %v", call, n)
-		}
+		n := b.Totals().Refused
+		fixture.If(t, n[reason] != 1 || len(n) != 1, "%s: refusals %v", call, n)
 	}
 }
 
@@ -339,9 +334,8 @@ func TestRefusals(t *testing.T) {
 		return refuse(HostMemory, "full")
 	}
 	fixture.Equal(t, ReasonOf(b.Suspend(b.now, other, processes(3), "")), HostMemory, "without room")
-	if n := b.Totals().Refused; n[WrongState] != 1 || n[NotCUDA] != 1 || n[HostMemory] != 1 {
-		t.Errorf("%v", n)
-	}
+	n := b.Totals().Refused
+	fixture.If(t, n[WrongState] != 1 || n[NotCUDA] != 1 || n[HostMemory] != 1, "%v", n)
 }
 
 // TestAResumptionWaitsForRoom holds that no process of a workload keeps memory
@@ -392,9 +386,8 @@ func TestNoRestoreWithoutRoom(t *testing.T) {
 		_ = b.Resume(b.now, job, "wanted")
 		fixture.Need(t, ReasonOf(b.end().Err), GPUMemory, "the end")
 	}
-	if calls := strings.Join(b.card.calls, ", "); strings.Contains(calls, "restore") {
-		t.Errorf("the calls are %s", calls)
-	}
+	calls := strings.Join(b.card.calls, ", ")
+	fixture.If(t, strings.Contains(calls, "restore"), "the calls are %s", calls)
 	enough := uint64(200 + spare)
 	b.card.set(func() { b.card.said = &enough })
 	b.runs(2, 3)
@@ -409,9 +402,8 @@ func TestAResumptionWaitsForTheFirstReading(t *testing.T) {
 	b.Settle = 5 * time.Second
 	b.Free = func(string) (uint64, bool) { asked++; return 1 << 40, asked > 3 }
 	_ = b.Resume(b.now, job, "wanted")
-	if end := b.end(); end.Err != nil || !b.card.all(Running, 2) || asked != 4 {
-		t.Errorf("asked %d times: %+v", asked, end)
-	}
+	end := b.end()
+	fixture.If(t, end.Err != nil || !b.card.all(Running, 2) || asked != 4, "asked %d times: %+v", asked, end)
 }
 
 // TestEndedProcessNeedsNoRoom suspends a workload of which a process has just ended.
@@ -425,9 +417,8 @@ func TestEndedProcessNeedsNoRoom(t *testing.T) {
 		return nil
 	}
 	b.order(2, 3)
-	if end := b.end(); end.Err != nil || !b.card.all(Checkpointed, 2) {
-		t.Errorf("%+v", end)
-	}
+	end := b.end()
+	fixture.If(t, end.Err != nil || !b.card.all(Checkpointed, 2), "%+v", end)
 }
 
 // TestEndedWorkloadIsNoRefusal suspends a workload whose processes have just ended.
@@ -465,9 +456,8 @@ func TestDeadlines(t *testing.T) {
 	defer mu.Unlock()
 	for op, want := range map[Op]time.Duration{Ask: 15 * time.Second, Lock: 15 * time.Second, Unlock: 15 * time.Second,
 		Checkpoint: 31 * time.Second, Restore: 31 * time.Second} {
-		if got := left[op]; got > want || got < want-5*time.Second {
-			t.Errorf("%s has %v, want %v", op, got, want)
-		}
+		got := left[op]
+		fixture.If(t, got > want || got < want-5*time.Second, "%s has %v, want %v", op, got, want)
 	}
 }
 
@@ -503,12 +493,10 @@ func lifeEndsCalls(t *testing.T, returns time.Duration) {
 	began := time.Now()
 	end()
 	b.Close()
-	if took := time.Since(began); took != min(returns, time.Second) || calls != 3 {
-		t.Errorf("Close took %v, after %d calls", took, calls)
-	}
-	if r, _ := b.Record(job); r.Phase != Suspending || b.file[0].Phase != Suspending {
-		t.Errorf("%+v", r)
-	}
+	took := time.Since(began)
+	fixture.If(t, took != min(returns, time.Second) || calls != 3, "Close took %v, after %d calls", took, calls)
+	r, _ := b.Record(job)
+	fixture.If(t, r.Phase != Suspending || b.file[0].Phase != Suspending, "%+v", r)
 }
 
 // TestTextsHaveNumbers tells how much is needed, and how much there is.
@@ -554,9 +542,8 @@ func TestOrderBeginsAtOnce(t *testing.T) {
 func TestInitIsNeverSuspended(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{1: 5, 2: 5}))
 	b.Restore(b.now, []Record{{Tenant: "a", Workload: "slurm:1", Phase: Suspended, Processes: processes(0, 1, 2)}})
-	if r, _ := b.Record(job); len(r.Processes) != 1 || r.Processes[0].PID != 2 {
-		t.Errorf("%+v", r)
-	}
+	r, _ := b.Record(job)
+	fixture.If(t, len(r.Processes) != 1 || r.Processes[0].PID != 2, "%+v", r)
 }
 
 // TestOldestSuspensionComesFirst looks at workloads in the order in which they were
@@ -569,9 +556,8 @@ func TestOldestSuspensionComesFirst(t *testing.T) {
 			Processes: processes(2 + i)})
 	}
 	b.Restore(b.now, all)
-	if r := b.Records(); r[0].Workload != "a" || r[1].Workload != "b" {
-		t.Errorf("%+v", r)
-	}
+	r := b.Records()
+	fixture.If(t, r[0].Workload != "a" || r[1].Workload != "b", "%+v", r)
 	if w := b.Suspender.order(); w[0].Workload != "b" || w[1].Workload != "a" {
 		t.Errorf("first %s, then %s", w[0].Workload, w[1].Workload)
 	}
@@ -635,9 +621,8 @@ func TestAProcessThatEndsIsForgotten(t *testing.T) {
 	b.away(2, 3)
 	b.card.set(func() { b.card.gone[2] = true })
 	b.Look(b.now)
-	if r, _ := b.Record(job); len(r.Processes) != 1 || len(b.file[0].Processes) != 1 {
-		t.Errorf("%+v", r)
-	}
+	r, _ := b.Record(job)
+	fixture.If(t, len(r.Processes) != 1 || len(b.file[0].Processes) != 1, "%+v", r)
 	b.card.set(func() { b.card.gone[3] = true })
 	b.Look(b.now)
 	if len(b.Records()) > 0 || len(b.file) > 0 {
@@ -690,9 +675,8 @@ func TestRoomCountsWhatIsOnTheWay(t *testing.T) {
 	b.Room = func(_, beside map[int]uint64) error { others = beside; return nil }
 	_ = b.Join(b.now, job, processes(3))
 	fixture.Equal(t, len(others), 0, "%v", others)
-	if err := b.Suspend(b.now, another, processes(4), ""); err != nil || !maps.Equal(others, map[int]uint64{3: 100}) {
-		t.Errorf("%v, %v", err, others)
-	}
+	err := b.Suspend(b.now, another, processes(4), "")
+	fixture.If(t, err != nil || !maps.Equal(others, map[int]uint64{3: 100}), "%v, %v", err, others)
 }
 
 // TestForeignLockStays leaves a workload alone of which a process is locked or

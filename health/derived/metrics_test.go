@@ -136,10 +136,8 @@ func TestOnlyLastingAnomaliesCount(t *testing.T) {
 	slow := func() { shake(); r.gpus[0].values[smClock] = 1500e6 }
 	for i := range 6 {
 		r.step(step, slow)
-		if z, simple := r.get(AnomalyRobustZScore, 0, "sm_clock"), r.get(AnomalyZScore, 0, "sm_clock"); z > -15 ||
-			simple > -1.5 {
-			t.Errorf("a clock 25 %% lower has robust score %g and score %g", z, simple)
-		}
+		z, simple := r.get(AnomalyRobustZScore, 0, "sm_clock"), r.get(AnomalyZScore, 0, "sm_clock")
+		fixture.If(t, z > -15 || simple > -1.5, "a clock 25 %% lower has robust score %g and score %g", z, simple)
 		fixture.Equal(t, r.get(AnomalyActive, 0, "sm_clock"), collectors.Bool(i >= 4),
 			"after %d of 6 odd samples the flag is", i+1)
 	}
@@ -215,9 +213,8 @@ func TestCounterResetIsNotTraffic(t *testing.T) {
 	r.gpus[0].values[pcieRX] = -1e9 // 0 at the next step
 	for range 3 {
 		r.step(step, nil)
-		if z := r.get(AnomalyRobustZScore, 0, "pcie_rx"); z != 0 && !math.IsNaN(z) {
-			t.Errorf("a counter that began again scores %g", z)
-		}
+		z := r.get(AnomalyRobustZScore, 0, "pcie_rx")
+		fixture.If(t, z != 0 && !math.IsNaN(z), "a counter that began again scores %g", z)
 	}
 }
 
@@ -237,9 +234,8 @@ func TestCUSUMFindsSlowDrift(t *testing.T) {
 		math.Abs(other) > 5 {
 		t.Errorf("two degrees of drift sum up to %g, none to %g; want over 10 and under 5", got, other)
 	}
-	if z := r.get(AnomalyRobustZScore, 0, "temperature"); math.Abs(z) > 6 {
-		t.Errorf("the robust score is %g: then a sum is no use", z)
-	}
+	z := r.get(AnomalyRobustZScore, 0, "temperature")
+	fixture.If(t, math.Abs(z) > 6, "the robust score is %g: then a sum is no use", z)
 	// An idle GPU is like another one: the baseline stays for an hour, then a
 	// new one is learnt.
 	idle := func() { shake(); r.gpus[0].values[utilization], r.gpus[0].values[coreTemperature] = 0, 40 }

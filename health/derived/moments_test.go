@@ -111,9 +111,8 @@ func TestStoppedFansAreCounted(t *testing.T) {
 	}
 	r.step(step, nil)
 	for gpu, want := range []float64{0, 2, 0, -1} {
-		if got := r.get(FansStopped, gpu); !same(got, want) {
-			t.Errorf("GPU %d: %g fans stand, want %g", gpu, got, want)
-		}
+		got := r.get(FansStopped, gpu)
+		fixture.If(t, !same(got, want), "GPU %d: %g fans stand, want %g", gpu, got, want)
 	}
 }
 

@@ -126,10 +126,9 @@ func TestPlaceIsBounded(t *testing.T) {
 		fixture.Equal(t, w.Minutes > placeDay || step == 0, false, "step %d: %+v", step, *w)
 	}
 	fixture.Equal(t, len(good), mostPowers, "valid powers")
-	if got := (place{3: nil, 4: {Celsius: math.Inf(1), Minutes: 20}, 5: {Celsius: 50, Minutes: -1},
-		6: {Celsius: 50, Minutes: 20}}).valid(); len(got) != 1 || got[6] == nil {
-		t.Errorf("valid: %v", got)
-	}
+	got := (place{3: nil, 4: {Celsius: math.Inf(1), Minutes: 20}, 5: {Celsius: 50, Minutes: -1},
+		6: {Celsius: 50, Minutes: 20}}).valid()
+	fixture.If(t, len(got) != 1 || got[6] == nil, "valid: %v", got)
 }
 
 // TestPlaceLearnsFromSteadyMinutes checks how steady the power must be, and

@@ -77,9 +77,8 @@ func TestTenantFaultsDoNotMakeALemon(t *testing.T) {
 	before := r.get(LemonScore, 1)
 	r.now = r.now.Add(30 * 24 * time.Hour)
 	r.step(step, nil)
-	if got := r.get(LemonScore, 1); far(got, before/8, .01) {
-		t.Errorf("30 days later: %g, want an eighth of %g", got, before)
-	}
+	got := r.get(LemonScore, 1)
+	fixture.If(t, far(got, before/8, .01), "30 days later: %g, want an eighth of %g", got, before)
 }
 
 func TestScoresOutliveARestart(t *testing.T) {
@@ -102,9 +101,8 @@ func TestScoresOutliveARestart(t *testing.T) {
 	if got := again.get(LemonScore, 0); far(got, 2, .02) {
 		t.Errorf("the lemon score is %g, want 2", got)
 	}
-	if rate, sum := again.get(ECCCorrectablePerHour, 0), again.get(ECCCorrectableCUSUM, 0); rate < 50 || sum < 5 {
-		t.Errorf("%g errors an hour, sum %g", rate, sum)
-	}
+	rate, sum := again.get(ECCCorrectablePerHour, 0), again.get(ECCCorrectableCUSUM, 0)
+	fixture.If(t, rate < 50 || sum < 5, "%g errors an hour, sum %g", rate, sum)
 	for _, bad := range []string{``, `[]`, `{"gpus":{"x":5}}`} {
 		fixture.If(t, New().Restore([]byte(bad), asItIs) == nil, "%q is taken for a state", bad)
 	}

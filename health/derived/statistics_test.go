@@ -142,9 +142,8 @@ func TestVarianceOfASeriesWithoutATrend(t *testing.T) {
 		{[]float64{1}, 0}, {[]float64{2, 1}, 1}, {[]float64{3, 1, 2}, 66. / 18}, {[]float64{4, 2, 1, 3, 5}, 300. / 18},
 		{[]float64{1, 1, 2}, 48. / 18}, {[]float64{1, 2, 1, 2, 1}, (300. - 66 - 18) / 18}, {[]float64{7, 7, 7, 7}, 0},
 	} {
-		if got := kendallVariance(c.values); far(got, c.want, 1e-9) {
-			t.Errorf("%v: %g, want %g", c.values, got, c.want)
-		}
+		got := kendallVariance(c.values)
+		fixture.If(t, far(got, c.want, 1e-9), "%v: %g, want %g", c.values, got, c.want)
 	}
 }
 
@@ -191,8 +190,7 @@ func FuzzTheilSen(f *testing.F) {
 		}
 		fixture.Stop(t, !usable(slope) || !(low <= slope && slope <= high),
 			"%v: %g in [%g, %g]", values, slope, low, high)
-		if s, _, _ := theilSen(times, tilted, nil); far(s, slope+8, 1e-9) {
-			t.Errorf("%v: the slope is %g, tilted by 8 %g", values, slope, s)
-		}
+		s, _, _ := theilSen(times, tilted, nil)
+		fixture.If(t, far(s, slope+8, 1e-9), "%v: the slope is %g, tilted by 8 %g", values, slope, s)
 	})
 }

@@ -142,9 +142,8 @@ func TestTenantsAreBounded(t *testing.T) {
 	r.extra = append(r.extra, collectors.Sample{Metric: workloads.QuotaMemoryUsed, Labels: []string{"", "MIG-1",
 		"ml"}, Value: 1e9})
 	r.step(time.Minute, nil)
-	if n := len(r.cards[0].tenancies); n != mostTenants || len(r.cards) != 1 {
-		t.Errorf("%d tenants on %d GPUs", n, len(r.cards))
-	}
+	n := len(r.cards[0].tenancies)
+	fixture.If(t, n != mostTenants || len(r.cards) != 1, "%d tenants on %d GPUs", n, len(r.cards))
 }
 
 // TestDueShareOfATenant checks when a tenant wants its share, and the memory that

@@ -55,9 +55,8 @@ func allEnded(t *testing.T, o Options, said *os.File) {
 	t.Helper()
 	_ = o.files[0].Close()
 	fixture.Must(t, said.SetReadDeadline(time.Now().Add(time.Minute)))
-	if _, err := io.Copy(io.Discard, said); err != nil {
-		t.Errorf("a child goes on: %v", err)
-	}
+	_, err := io.Copy(io.Discard, said)
+	fixture.If(t, err != nil, "a child goes on: %v", err)
 }
 
 // TestHangs expects a hanging GPU to affect its own verdict only, and its child
@@ -177,14 +176,12 @@ func TestChildIsLate(t *testing.T) {
 		}
 		begun = time.Now()
 		_, err = c.do(t.Context(), Order{Step: Load}, 7260*time.Millisecond)
-		if took := time.Since(begun); took != 7260*time.Millisecond || !errors.Is(err, errHangs) ||
-			err.Error() != "the GPU did not finish load in 7.3s" {
-			t.Errorf("%v after %v", err, took)
-		}
+		took := time.Since(begun)
+		fixture.If(t, took != 7260*time.Millisecond || !errors.Is(err, errHangs) ||
+			err.Error() != "the GPU did not finish load in 7.3s", "%v after %v", err, took)
 		fixture.Equal(t, errors.Is(c.how, err), true, "it was given up for that:")
-		if _, again := c.do(t.Context(), Order{}, time.Hour); !errors.Is(again, err) {
-			t.Errorf("asked again it says %v", again)
-		}
+		_, again := c.do(t.Context(), Order{}, time.Hour)
+		fixture.If(t, !errors.Is(again, err), "asked again it says %v", again)
 		c.close()
 	})
 }
@@ -201,9 +198,8 @@ func TestChildEndsWithItsTest(t *testing.T) {
 			end()
 			_ = answers.Close()
 		}()
-		if _, err := c.do(ctx, Order{}, time.Hour); !errors.Is(err, errEnded) || !errors.Is(c.how, errEnded) {
-			t.Errorf("%v, %v", err, c.how)
-		}
+		_, err := c.do(ctx, Order{}, time.Hour)
+		fixture.If(t, !errors.Is(err, errEnded) || !errors.Is(c.how, errEnded), "%v, %v", err, c.how)
 	})
 }
 
@@ -272,9 +268,8 @@ func TestChildAnswersAreChecked(t *testing.T) {
 		c := fixture.Value((&test{Options: Options{children: kind, after: really}}).spawn())(t)
 		_, err := c.do(t.Context(), Order{Step: Load}, time.Hour)
 		fixture.Equal(t, fmt.Sprint(err), cmp.Or(h.want, "<nil>"), "%s:", name)
-		if _, again := c.do(t.Context(), Order{}, time.Hour); h.want != "" && !errors.Is(again, err) {
-			t.Errorf("%s: asked again it says %v", name, again)
-		}
+		_, again := c.do(t.Context(), Order{}, time.Hour)
+		fixture.If(t, h.want != "" && !errors.Is(again, err), "%s: asked again it says %v", name, again)
 		c.close()
 		<-c.ended
 		fixture.Equal(t, kind.Held(), 0, "%s: children that stay", name)

@@ -617,13 +617,12 @@ func TestReportOrder(t *testing.T) {
 	for _, one := range r.Results {
 		names = append(names, one.GPU+one.Test)
 	}
-	if got, want := strings.Join(names, " "), ""+
+	got, want := strings.Join(names, " "), ""+
 		"0memory 0tensor_f16 0tensor_bf16 0tensor_s8 0tensor_f64 0fma_f64 0fma_f32 0clock 0power "+
 		"0memory_bandwidth 0from_host 0to_host 0pcie_link 0errors 0copies 1memory 1tensor_f16 "+
 		"1tensor_bf16 1tensor_s8 1tensor_f64 1fma_f64 1fma_f32 1clock 1power 1memory_bandwidth "+
-		"1from_host 1to_host 1pcie_link 1errors 2all"; got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
+		"1from_host 1to_host 1pcie_link 1errors 2all"
+	fixture.If(t, got != want, "got\n%s\nwant\n%s", got, want)
 }
 
 func TestFindings(t *testing.T) {
@@ -635,9 +634,8 @@ func TestFindings(t *testing.T) {
 		State: incident.Warning.State(), Since: since, Value: 7, Worst: 7, WorstAt: since,
 		Message: "slow it is", Action: actions["clock"],
 	}
-	if got := r.finding(since); fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
+	got := r.finding(since)
+	fixture.If(t, fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want), "got %+v, want %+v", got, want)
 	r.Test = "memory"
 	fixture.Equal(t, r.finding(since).Action, replace, "the action is")
 }
@@ -654,9 +652,8 @@ func TestModels(t *testing.T) {
 		"NVIDIA H2":                 {},
 		"":                          {},
 	} {
-		if got, ok := modelOf(name); got != want || ok != (want.name != "") {
-			t.Errorf("%q is %+v, %v", name, got, ok)
-		}
+		got, ok := modelOf(name)
+		fixture.If(t, got != want || ok != (want.name != ""), "%q is %+v, %v", name, got, ok)
 	}
 	if len(models) != strings.Count(modelTable, "\n")-1 || len(floors) != strings.Count(floorTable, "\n")-1 {
 		t.Errorf("%d models and %d floors", len(models), len(floors))
@@ -683,9 +680,8 @@ func TestTables(t *testing.T) {
 	} {
 		func() {
 			defer func() {
-				if got := fmt.Sprint(recover()); !strings.Contains(got, says) {
-					t.Errorf("%s, want %s", got, says)
-				}
+				got := fmt.Sprint(recover())
+				fixture.If(t, !strings.Contains(got, says), "%s, want %s", got, says)
 			}()
 			wrong()
 		}()

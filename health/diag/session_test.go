@@ -124,9 +124,8 @@ func TestWorkerOpens(t *testing.T) {
 	order := func(s Step) Order { return Order{Step: s, GPU: "GPU-0", For: time.Second, Peer: "GPU-1"} }
 	all := l.work(t, Order{Step: Survey}, order(Open), order(Bandwidth), order(Copies), order(Pairs),
 		Order{Step: Open, GPU: "GPU-1"}, order(Pairs), order(Close))
-	if got := all[0].GPUs; len(got) != 2 || got[1].UUID != "GPU-1" {
-		t.Errorf("survey: %+v", got)
-	}
+	got := all[0].GPUs
+	fixture.If(t, len(got) != 2 || got[1].UUID != "GPU-1", "survey: %+v", got)
 	if r := all[1]; r.Facts == nil || *r.Facts != l.facts || r.Record == nil || r.Record.XIDs != nil || r.Error != "" {
 		t.Errorf("open: %+v", r)
 	}

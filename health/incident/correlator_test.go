@@ -179,11 +179,10 @@ func TestIncidentIsReportedAtOnceAndUpdated(t *testing.T) {
 	}
 	d.to(second).kernel(9, "NVRM: Xid (PCI:0000:00:06 GPU-I:02): 31, pid=5, name=evil\xff\x1b[0m, Ch")
 	all := d.incidents()
-	if e := all[0]; len(all) != 1 || e.PID != 5 || e.GI != "2" || e.Comm != "evil? [0m" || e.Count != 2 ||
+	e := all[0]
+	fixture.If(t, len(all) != 1 || e.PID != 5 || e.GI != "2" || e.Comm != "evil? [0m" || e.Count != 2 ||
 		e.First != d.start || e.Last != d.now || !slices.Equal(e.Sources, []string{"nvml", "kmsg"}) ||
-		e.Check != "xid_tenant" {
-		t.Errorf("%+v", all)
-	}
+		e.Check != "xid_tenant", "%+v", all)
 	// The incident is over, and the next one is new.
 	d.to(7*second).kernel(10, "NVRM: Xid (PCI:0000:00:06): 31, pid=5, name=x, Ch")
 	d.kernel(11, "NVRM: Xid (PCI:0000:9b:00): 31, pid=5, name=x, Ch")
@@ -198,10 +197,9 @@ func TestLateDriverEvent(t *testing.T) {
 	d.to(50*second).nvml(0, "xid", 119) // it was stuck
 	d.to(60*second).nvml(0, "xid", 119) // the kernel did not log this one
 	d.to(200 * second)
-	if all := d.incidents(); len(all) != 2 || !slices.Equal(all[0].Sources, []string{"kmsg", "nvml"}) ||
-		all[0].Count != 2 || all[1].Count != 1 {
-		t.Errorf("%+v", all)
-	}
+	all := d.incidents()
+	fixture.If(t, len(all) != 2 || !slices.Equal(all[0].Sources, []string{"kmsg", "nvml"}) ||
+		all[0].Count != 2 || all[1].Count != 1, "%+v", all)
 }
 
 func TestOwnerOfAProcess(t *testing.T) {
@@ -234,9 +232,8 @@ func TestHostileText(t *testing.T) {
 	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 31, pid=5, name="+long+", "+long)
 	d.kernel(2, "Out of memory: Killed process 7 ("+strings.ReplaceAll(long, "\n", "\\x0a")+") total-vm:1kB")
 	d.to(10 * second)
-	if all := d.incidents(); len(all) != 2 {
-		t.Errorf("%+v", all)
-	}
+	all := d.incidents()
+	fixture.If(t, len(all) != 2, "%+v", all)
 }
 
 func TestEventsWithoutIncidents(t *testing.T) {
@@ -299,10 +296,9 @@ func TestObservationsOutOfOrder(t *testing.T) {
 	}
 	d.now = at
 	d.to(5 * time.Minute)
-	if all := d.incidents(); len(all) != 1 || all[0].Count != 5 || !all[0].First.Equal(at.Add(-8*second)) ||
-		!all[0].Last.Equal(at.Add(3*second)) {
-		t.Errorf("%+v", all)
-	}
+	all := d.incidents()
+	fixture.If(t, len(all) != 1 || all[0].Count != 5 || !all[0].First.Equal(at.Add(-8*second)) ||
+		!all[0].Last.Equal(at.Add(3*second)), "%+v", all)
 }
 
 func TestFloodIsOneIncident(t *testing.T) {
@@ -354,9 +350,8 @@ func TestUnknownSourcesMissNothing(t *testing.T) {
 	for passed := time.Duration(0); passed < 5*time.Minute; passed += time.Second {
 		c.Tick(start.Add(passed))
 	}
-	if l := c.Losses(); l != (Losses{}) || len(c.open) != 0 {
-		t.Errorf("%+v, %d open", l, len(c.open))
-	}
+	l := c.Losses()
+	fixture.If(t, l != (Losses{}) || len(c.open) != 0, "%+v, %d open", l, len(c.open))
 }
 
 func TestRestartNeitherRepeatsNorMisses(t *testing.T) {
@@ -434,19 +429,17 @@ func TestFirstReportPrevails(t *testing.T) {
 	tell(at(0, WhatHungTask))
 	s := at(0, WhatHungTask)
 	s.PID, s.Comm, s.GI, s.Text = 77, "python3\n", "3", "it hangs"
-	if told := tell(s); len(told) != 1 || told[0].PID != 77 || told[0].Comm != "python3" || told[0].GI != "3" ||
-		!strings.Contains(told[0].Message, "it hangs") {
-		t.Errorf("the third says who, where and what: %+v", told)
-	}
+	told := tell(s)
+	fixture.If(t, len(told) != 1 || told[0].PID != 77 || told[0].Comm != "python3" || told[0].GI != "3" ||
+		!strings.Contains(told[0].Message, "it hangs"), "the third says who, where and what: %+v", told)
 	s.PID, s.Comm, s.GI, s.Text = 78, "other", "4", "it does not"
 	for range 2 {
 		fixture.Equal(t, len(tell(s)), 0, "what says otherwise is told")
 	}
 	d.to(time.Minute)
-	if e := d.incidents()[0]; e.Count != 5 || e.PID != 77 || e.Comm != "python3" || e.GI != "3" ||
-		!strings.Contains(e.Message, "it hangs") {
-		t.Errorf("in the end: %+v", e)
-	}
+	e := d.incidents()[0]
+	fixture.If(t, e.Count != 5 || e.PID != 77 || e.Comm != "python3" || e.GI != "3" ||
+		!strings.Contains(e.Message, "it hangs"), "in the end: %+v", e)
 }
 
 // TestRepetitionIsReportedWhenItDoubles counts the reports of repeated
@@ -489,10 +482,8 @@ func TestIncidentsOfOneMomentHaveIDsOfTheirOwn(t *testing.T) {
 		d.nvml(1, "xid", 61+code)
 	}
 	d.kernel(7, "NVRM: Xid (PCI:0000:00:06): 79, x")
-	if ids := slices.Compact(slices.Sorted(slices.Values(d.ids))); len(ids) != 7 ||
-		!slices.Contains(ids, "01234567-7") {
-		t.Errorf("%q", ids)
-	}
+	ids := slices.Compact(slices.Sorted(slices.Values(d.ids)))
+	fixture.If(t, len(ids) != 7 || !slices.Contains(ids, "01234567-7"), "%q", ids)
 }
 
 // TestOpenIncidentsAreBounded checks which incident makes room, and that this

@@ -186,9 +186,8 @@ func TestMIGInstanceIsNamed(t *testing.T) {
 		d := newDesk(t)
 		d.stays = []collectors.Stay{{Process: process(5, "job", "pod:a/b")}}
 		d.kernel(1, "NVRM: Xid (PCI:0000:00:06 GPU-I:03): 94, "+text)
-		if m := d.to(10 * second).incidents()[0].Message; !strings.HasSuffix(m, want) {
-			t.Errorf("%q, want it to end in %q", m, want)
-		}
+		m := d.to(10 * second).incidents()[0].Message
+		fixture.If(t, !strings.HasSuffix(m, want), "%q, want it to end in %q", m, want)
 	}
 }
 
@@ -197,9 +196,8 @@ func TestMIGInstanceIsNamed(t *testing.T) {
 func TestMessagesOfTheKernelRemain(t *testing.T) {
 	d := newDesk(t)
 	d.kernel(1, "Out of memory: Killed process 77 (python3) total-vm:1kB")
-	if all := d.incidents(); len(all) != 1 || all[0].PID != 77 || all[0].Comm != "python3" {
-		t.Errorf("%+v", all)
-	}
+	all := d.incidents()
+	fixture.If(t, len(all) != 1 || all[0].PID != 77 || all[0].Comm != "python3", "%+v", all)
 }
 
 // A guest is a program with a context on a GPU for a time.

@@ -61,9 +61,8 @@ func FuzzParseLine(f *testing.F) {
 		if !ok {
 			return
 		}
-		if _, known := happenings()[s.What]; !known || s.PID < 0 || s.Code < 0 {
-			t.Errorf("%q is %+v", text, s)
-		}
+		_, known := happenings()[s.What]
+		fixture.If(t, !known || s.PID < 0 || s.Code < 0, "%q is %+v", text, s)
 		for _, e := range NewCorrelator(CorrelatorOptions{}, s.Time).Add(s, s.Time) {
 			readable(t, e)
 		}

@@ -281,10 +281,9 @@ func TestFullDisk(t *testing.T) {
 		codes := fileCodes(t, dir, 0)
 		fixture.If(t, fmt.Sprint(codes[:4]) != "[0 1 2 3]" || codes[len(codes)-1] != 0,
 			"written when there is room again: %v", codes)
-		if e := j.Events(Filter{Kind: incident.KindAgent})[0]; e.What != "journal_lost" || e.Count != int(lost) ||
-			e.Severity != incident.Warning {
-			t.Errorf("%+v, want a record of the gap", e)
-		}
+		e := j.Events(Filter{Kind: incident.KindAgent})[0]
+		fixture.If(t, e.What != "journal_lost" || e.Count != int(lost) ||
+			e.Severity != incident.Warning, "%+v, want a record of the gap", e)
 		if queuedBytes(j) != 0 || strings.Count(log.String(), "journal written again") != 1 || journalSample(t, j, QueueLength) != 0 {
 			t.Errorf("queue %d bytes, log %s", queuedBytes(j), log)
 		}
@@ -334,9 +333,8 @@ func TestDisappearingDirectories(t *testing.T) {
 			fixture.Must(t, os.RemoveAll(dir))
 			j.Append(happened(2))
 			synctest.Wait()
-			if codes := fileCodes(t, dir, 0); fmt.Sprint(codes) != "[2]" || j.Lost() != 0 {
-				t.Errorf("file holds %v", codes)
-			}
+			codes := fileCodes(t, dir, 0)
+			fixture.If(t, fmt.Sprint(codes) != "[2]" || j.Lost() != 0, "file holds %v", codes)
 		})
 	})
 	t.Run("not yet", func(t *testing.T) {

@@ -84,10 +84,9 @@ func TestNewestOfAnIDIsKept(t *testing.T) {
 	again.Count = 5
 	j.Append(again)
 	wantCodes(t, j, Filter{}, 1, 3, 2)
-	if e := j.Events(Filter{Limit: 1})[0]; e.Count != 5 || e.Node != "n1" || e.Boot != "b1" ||
-		e.Version != incident.EventVersion {
-		t.Errorf("%+v, want the second record, with what it lacked", e)
-	}
+	e := j.Events(Filter{Limit: 1})[0]
+	fixture.If(t, e.Count != 5 || e.Node != "n1" || e.Boot != "b1" ||
+		e.Version != incident.EventVersion, "%+v, want the second record, with what it lacked", e)
 	for n := range maxRecent {
 		j.Append(happened(100 + n))
 	}
@@ -158,16 +157,14 @@ func TestEventsSurviveARestart(t *testing.T) {
 
 		o.Files = 1
 		j, _, _, _ = testJournal(t, o)
-		if left, _ := filepath.Glob(filepath.Join(dir, "events.*.jsonl")); len(left) != 0 {
-			t.Errorf("%v are left where one file is kept", left)
-		}
+		left, _ := filepath.Glob(filepath.Join(dir, "events.*.jsonl"))
+		fixture.If(t, len(left) != 0, "%v are left where one file is kept", left)
 		for n := range 30 {
 			j.Append(happened(100 + n))
 		}
 		synctest.Wait()
-		if codes := fileCodes(t, dir, 0); codes[len(codes)-1] != 129 || len(codes) > 20 {
-			t.Errorf("one file holds %v", codes)
-		}
+		codes := fileCodes(t, dir, 0)
+		fixture.If(t, codes[len(codes)-1] != 129 || len(codes) > 20, "one file holds %v", codes)
 	})
 }
 
@@ -227,10 +224,9 @@ func TestOneAgentOnADirectory(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		first, _, _, end := testJournal(t, Options{Dir: dir})
-		if _, _, err := Open(Options{Dir: dir}); err == nil || !strings.Contains(err.Error(),
-			"another agent writes it; --state.dir takes another directory") {
-			t.Errorf("a second agent: %v", err)
-		}
+		_, _, err := Open(Options{Dir: dir})
+		fixture.If(t, err == nil || !strings.Contains(err.Error(),
+			"another agent writes it; --state.dir takes another directory"), "a second agent: %v", err)
 		first.Append(happened(1))
 		end()
 		second, _, _, _ := testJournal(t, Options{Dir: dir})

@@ -48,9 +48,8 @@ func TestFleetIsListedByItsScheme(t *testing.T) {
 	want := `[{"targets":["fleet.example:9836"],` +
 		`"labels":{"__metrics_path__":"/hosts/node-001/metrics","__scheme__":"https",` +
 		`"cluster":"cluster-1","instance":"node-001","rack":"rack-01"}}]` + "\n"
-	if got := w.Body.String(); got != want || w.Header().Get("Content-Type") != "application/json" {
-		t.Errorf("%s, want %s", got, want)
-	}
+	got := w.Body.String()
+	fixture.If(t, got != want || w.Header().Get("Content-Type") != "application/json", "%s, want %s", got, want)
 }
 
 func TestLogLevelHidesLowerLevels(t *testing.T) {

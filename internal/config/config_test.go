@@ -62,9 +62,8 @@ func TestReferenceConfigIsTheDefaults(t *testing.T) {
 	text := func(c Config) string {
 		return string(fixture.Value(yaml.Marshal(c))(t))
 	}
-	if got, want := text(c), text(Defaults()); got != want {
-		t.Errorf("%s:\n%s\nthe defaults:\n%s", reference, got, want)
-	}
+	got, want := text(c), text(Defaults())
+	fixture.If(t, got != want, "%s:\n%s\nthe defaults:\n%s", reference, got, want)
 }
 
 func TestReferenceConfigExplainsEveryKey(t *testing.T) {
@@ -144,9 +143,8 @@ func TestMissingConfigFileIsAnError(t *testing.T) {
 	conf := &File{Path: path}
 	fixture.Must(t, fixture.Error(conf.Load()))
 	os.Remove(path)
-	if _, err := conf.Load(); err == nil || conf.Samples()[0].Value != 0 {
-		t.Errorf("loaded %s, which is gone: %v", path, err)
-	}
+	_, err := conf.Load()
+	fixture.If(t, err == nil || conf.Samples()[0].Value != 0, "loaded %s, which is gone: %v", path, err)
 	conf.Optional = true // the default path
 	fixture.Equal(t, fixture.Value(conf.Load())(t).Collectors.Fast, Defaults().Collectors.Fast,
 		"no file at the default path")

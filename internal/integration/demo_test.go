@@ -98,10 +98,9 @@ func TestDemo(t *testing.T) {
 		return strings.Contains(fixture.Get(t,
 			"http://"+d.addresses["DEMO_PROMETHEUS"]+"/api/v1/query?query=nvgpu_quota_sessions"), `"tenant":"research"`)
 	})
-	if rules := fixture.Get(t, "http://"+d.addresses["DEMO_PROMETHEUS"]+"/api/v1/rules"); !strings.Contains(rules,
-		"GPULost") || !strings.Contains(rules, "GPUStewardDown") {
-		t.Error("Prometheus has not the shipped rules")
-	}
+	rules := fixture.Get(t, "http://"+d.addresses["DEMO_PROMETHEUS"]+"/api/v1/rules")
+	fixture.If(t, !strings.Contains(rules,
+		"GPULost") || !strings.Contains(rules, "GPUStewardDown"), "Prometheus has not the shipped rules")
 	fixture.Must(t, syscall.Kill(-d.cmd.Process.Pid, syscall.SIGINT))
 	d.end(0)
 }

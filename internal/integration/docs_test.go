@@ -269,10 +269,9 @@ func TestContributingExamples(t *testing.T) {
 	for _, section := range strings.Split(page, "\n## ")[1:] {
 		title, _, _ := strings.Cut(section, "\n")
 		found := excerpt.FindAllStringSubmatch(section, -1)
-		if blocks := len(fence.FindAllString(section, -1)); blocks != len(found) {
-			t.Errorf("CONTRIBUTING.md, %s: %d blocks, and %d that say which file they are from", title, blocks,
-				len(found))
-		}
+		blocks := len(fence.FindAllString(section, -1))
+		fixture.If(t, blocks != len(found),
+			"CONTRIBUTING.md, %s: %d blocks, and %d that say which file they are from", title, blocks, len(found))
 		for _, e := range found {
 			source, err := os.ReadFile(e[1])
 			if err != nil {

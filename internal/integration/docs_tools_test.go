@@ -34,9 +34,8 @@ func promtool(t *testing.T, text string, args ...string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "docs.yml")
 	fixture.Must(t, os.WriteFile(file, []byte(text), 0o644))
-	if out, err := exec.Command("promtool", append(args, file)...).CombinedOutput(); err != nil {
-		t.Errorf("promtool (make tools installs it): %v\n%s", err, out)
-	}
+	out, err := exec.Command("promtool", append(args, file)...).CombinedOutput()
+	fixture.If(t, err != nil, "promtool (make tools installs it): %v\n%s", err, out)
 }
 
 // notAnswered are metrics without series on these hosts: those that are not simulated, and those of faults.
@@ -122,9 +121,8 @@ func TestFilesOfTargets(t *testing.T) {
 	fixture.Stop(t, err != nil || json.Unmarshal(out, &found) != nil || len(found) != 4,
 		"promtool (make tools installs it): %v\n%s", err, out)
 	for _, f := range found {
-		if l := f.Labels; l["instance"]+":9836" != l["__address__"] || l["job"] != "gpusteward" || l["cluster"] == "" ||
-			l["rack"] == "" {
-			t.Errorf("a host has the labels %v", l)
-		}
+		l := f.Labels
+		fixture.If(t, l["instance"]+":9836" != l["__address__"] || l["job"] != "gpusteward" || l["cluster"] == "" ||
+			l["rack"] == "", "a host has the labels %v", l)
 	}
 }

@@ -47,9 +47,8 @@ func (f fakeDriver) does(a *agent, name string, limit time.Duration) {
 		return logged
 	})
 	f.t.Logf("%s took %v", name, took.Round(time.Millisecond))
-	if status := cmd.ProcessState.ExitCode(); status != 0 || took > limit {
-		f.t.Errorf("%s: exit status %d after %v: %s", name, status, took, said)
-	}
+	status := cmd.ProcessState.ExitCode()
+	fixture.If(f.t, status != 0 || took > limit, "%s: exit status %d after %v: %s", name, status, took, said)
 }
 
 // order returns how long an agent took for the order of a process, as it logs it.
@@ -157,10 +156,9 @@ func (f fakeDriver) replacedWhileDrained(a *agent) {
 	f.does(a, "resume", recovery)
 	a.address(2)
 	a.back(replaced, 0, 1)
-	if s := a.scrape(); len(s.family("nvgpu_driver_info", `driver_version="999.2"`)) != 1 ||
-		s["gpusteward_drained"] != 0 {
-		f.t.Error("999.2 is not served")
-	}
+	s := a.scrape()
+	fixture.If(f.t, len(s.family("nvgpu_driver_info", `driver_version="999.2"`)) != 1 ||
+		s["gpusteward_drained"] != 0, "999.2 is not served")
 }
 
 func TestBlockedDrain(t *testing.T) {
@@ -223,9 +221,8 @@ func TestBlockedDrain(t *testing.T) {
 		f.clear("hang")
 		a.unready("drained")
 		f.drained(a)
-		if up := a.scrape().family("nvgpu_up"); len(up) != 0 || slices.Contains(up, 1) {
-			t.Errorf("nvgpu_up = %v", up)
-		}
+		up := a.scrape().family("nvgpu_up")
+		fixture.If(t, len(up) != 0 || slices.Contains(up, 1), "nvgpu_up = %v", up)
 	}
 	together(t, tests)
 }

@@ -135,9 +135,8 @@ func TestAgentServesGemini(t *testing.T) {
 	var frame [gemini.ResponseSize]byte
 	fixture.Must(t, fixture.Error(io.ReadFull(conn, frame[:])))
 	// five turns of 20 ms, since it is alone
-	if r := gemini.DecodeResponse(gemini.Quota, &frame); r.ID != 7 || r.Quota != 100 {
-		t.Errorf("the answer is %+v", r)
-	}
+	r := gemini.DecodeResponse(gemini.Quota, &frame)
+	fixture.If(t, r.ID != 7 || r.Quota != 100, "the answer is %+v", r)
 
 	a.sees("what it did", func(s series) bool {
 		return s[`nvgpu_gemini_requests_total{listen="`+address+`",op="quota"}`] == 1 &&

@@ -72,9 +72,8 @@ func TestDemoHasTenants(t *testing.T) {
 func TestProfilesAreServedOnlyOnDemand(t *testing.T) {
 	t.Parallel()
 	for flag, want := range map[string]int{"--web.pprof": http.StatusOK, "--no-web.pprof": http.StatusNotFound} {
-		if status, _ := start(t, "--demo=h100", flag).listening().get("/debug/pprof/cmdline"); status != want {
-			t.Errorf("%s: status %d, want %d", flag, status, want)
-		}
+		status, _ := start(t, "--demo=h100", flag).listening().get("/debug/pprof/cmdline")
+		fixture.If(t, status != want, "%s: status %d, want %d", flag, status, want)
 	}
 }
 
@@ -210,10 +209,9 @@ func TestStack(t *testing.T) {
 	pid := sleeper(t)
 	status, out, _ := gpusteward(t, "stack", "--json", pid)
 	var p stack.Process
-	if err := json.Unmarshal([]byte(out), &p); err != nil || status != 0 || strconv.Itoa(p.PID) != pid ||
-		len(p.Threads) != 1 {
-		t.Errorf("exit status %d, %v:\n%s", status, err, out)
-	}
+	err := json.Unmarshal([]byte(out), &p)
+	fixture.If(t, err != nil || status != 0 || strconv.Itoa(p.PID) != pid ||
+		len(p.Threads) != 1, "exit status %d, %v:\n%s", status, err, out)
 	kernel := t.TempDir() // a procfs of another PID namespace
 	fixture.Must(t, os.Symlink("1", filepath.Join(kernel, "self")))
 	for name, c := range map[string]struct {

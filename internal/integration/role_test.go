@@ -24,9 +24,8 @@ func TestRoles(t *testing.T) {
 	enforcer, observer, socket := divided(t, fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, "+
 		"select: [{users: [%d]}], guarantee: 40 %%}\n", os.Getuid()))
 	uuid := observer.uuid(1)
-	if _, tenant := hello(t, socket, uuid, ""); tenant != "tests" {
-		t.Errorf("this process is of %q, want tests", tenant)
-	}
+	_, tenant := hello(t, socket, uuid, "")
+	fixture.If(t, tenant != "tests", "this process is of %q, want tests", tenant)
 	observer.sees("what the enforcer says", func(s series) bool {
 		return s[fmt.Sprintf(`nvgpu_quota_compute_guarantee_ratio{gpu="1",tenant="tests",uuid="%s"}`, uuid)] == .4
 	})
@@ -179,9 +178,8 @@ func TestBrokerUsesSystemdsSocket(t *testing.T) {
 		a.endsWell()
 		fixture.Equal(t, strings.Contains(a.log.String(), "is not where"), false, "it says otherwise: %s", a.log)
 	}
-	if after, err := os.Stat(socket); err != nil || !os.SameFile(before, after) {
-		t.Errorf("the socket is not what it was: %v", err)
-	}
+	after, err := os.Stat(socket)
+	fixture.If(t, err != nil || !os.SameFile(before, after), "the socket is not what it was: %v", err)
 
 	elsewhere := launch(t, activated([]*os.File{file}, "--demo=testdata/scenario/two.yml", "--config.file="+config,
 		"--role=enforce"))
@@ -270,9 +268,8 @@ func TestFullRuntimeDirectory(t *testing.T) {
 				asks(t, filepath.Join(dir, "broker/broker.sock"))()
 			}
 			eventually(t, "it says what it cannot write", func() bool { return a.log.find(c.says) != nil || a.hasEnded() })
-			if said, _ := a.log.find(c.says)["err"].(string); !strings.Contains(said, dir) {
-				t.Errorf("it names no path in %s: %q", dir, said)
-			}
+			said, _ := a.log.find(c.says)["err"].(string)
+			fixture.If(t, !strings.Contains(said, dir), "it names no path in %s: %q", dir, said)
 			if c.serves {
 				serves()
 			}

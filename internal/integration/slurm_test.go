@@ -102,10 +102,9 @@ func TestPrologWritesARecord(t *testing.T) {
 	s.script("prolog.sh", "SLURM_JOB_ID=../../x")
 	fixture.Contains(t, s.read("logged"), "Slurm did not start this", "for an invalid number the program logs")
 	s.script("prolog.sh", "SLURM_JOB_ID=9", "SLURM_JOB_SLUID=s7QANTV3WPV400")
-	if text := s.read("run/slurm/s7QANTV3WPV400"); text != s.read("run/slurm/9") ||
-		!strings.HasSuffix(text, "SLUID=s7QANTV3WPV400\n") {
-		t.Errorf("the record of the SLUID is %s", text)
-	}
+	text := s.read("run/slurm/s7QANTV3WPV400")
+	fixture.If(t, text != s.read("run/slurm/9") ||
+		!strings.HasSuffix(text, "SLUID=s7QANTV3WPV400\n"), "the record of the SLUID is %s", text)
 	s.script("prolog.sh", "SLURM_JOB_ID=10", "SLURM_JOB_SLUID=../9")
 	fixture.Equal(t, s.script("epilog.sh", "SLURM_JOB_ID=9"), "", "the epilog says")
 	left := fixture.Value(os.ReadDir(s.path("run/slurm")))(t)

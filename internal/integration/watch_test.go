@@ -128,9 +128,8 @@ func (p *pty) ends() {
 	case <-time.After(ending):
 		p.t.Fatalf("it did not end:\n%q", p.text())
 	}
-	if now := p.settings(); now != p.before {
-		p.t.Errorf("the terminal's settings are %+v, and were %+v", now, p.before)
-	}
+	now := p.settings()
+	fixture.If(p.t, now != p.before, "the terminal's settings are %+v, and were %+v", now, p.before)
 	const mainScreen, cursorShown = "\x1b[?1049l", "\x1b[?25h"
 	eventually(p.t, "the terminal is on its main screen, with its cursor", func() bool {
 		text := p.text()
@@ -190,7 +189,6 @@ func TestWatchOfAPlainTerminal(t *testing.T) {
 	a := start(t, "--demo=h100").ready()
 	p := onTerminal(t, []string{"TERM=dumb", "NO_COLOR=1"}, "status", "--watch", "--url="+a.url)
 	eventually(t, "there are two statuses", func() bool { return strings.Count(p.text(), "SM GHz") >= 2 })
-	if text := p.text(); strings.Contains(text, "\x1b") || p.settings() != p.before {
-		t.Errorf("it moves the cursor: %q", text)
-	}
+	text := p.text()
+	fixture.If(t, strings.Contains(text, "\x1b") || p.settings() != p.before, "it moves the cursor: %q", text)
 }

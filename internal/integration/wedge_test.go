@@ -193,9 +193,8 @@ func TestHungGPUDoesNotAffectOthers(t *testing.T) {
 	a.reloads()
 	a.turns(8)
 	t.Logf("threads: %d before, %d while a call hangs, %d after a while", before, at, a.threads())
-	if now, stuck := a.threads(), f.number("stuck"); now > at+slack || stuck != 1 {
-		t.Errorf("%d threads grew to %d, %d of them stuck", at, now, stuck)
-	}
+	now, stuck := a.threads(), f.number("stuck")
+	fixture.If(t, now > at+slack || stuck != 1, "%d threads grew to %d, %d of them stuck", at, now, stuck)
 
 	f.clear("hang.2")
 	a.well(0, 1, 2, 3)
@@ -276,9 +275,8 @@ func TestHungHostCalls(t *testing.T) {
 			f.set("hang", call)
 			a := f.spawn().listening()
 			a.unready(name)
-			if up, known := a.scrape()["gpusteward_driver_up"]; up != 0 || !known {
-				t.Errorf("gpusteward_driver_up %v (%v), want 0", up, known)
-			}
+			up, known := a.scrape()["gpusteward_driver_up"]
+			fixture.If(t, up != 0 || !known, "gpusteward_driver_up %v (%v), want 0", up, known)
 			return f, a
 		}
 		tests[name] = func(t *testing.T) {

@@ -69,7 +69,6 @@ func TestProcessBlocksItsReaders(t *testing.T) {
 // TestALateAnswerIsOfTheSameProcess has the answer of a look that was late, unless its process has
 // ended since, or others' looks are as many as there may be.
 func TestALateAnswerIsOfTheSameProcess(t *testing.T) {
-	t.Parallel()
 	k := keeper{most: maxHeld, late: map[string]*sent{}}
 	self := filepath.Join("/proc", strconv.Itoa(os.Getpid()))
 	late := func(process int) *sent {
@@ -107,7 +106,6 @@ func TestALateAnswerIsOfTheSameProcess(t *testing.T) {
 }
 
 func TestParseStat(t *testing.T) {
-	t.Parallel()
 	const rest = " 2 3 4 5 6 %d 8 9 10 11 12 13 14 15 16 17 18 19 4711 20\n"
 	for line, want := range map[string]Stat{
 		"7 (python3) S" + fmt.Sprintf(rest, 0x400):         {"python3", 'S', 2, false, false, 25, 4711},

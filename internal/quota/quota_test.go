@@ -56,9 +56,8 @@ func TestTermIsARow(t *testing.T) { // not parallel: the table is everybody's
 	if _, ok := Find("patience").Told(&none); ok {
 		t.Error("it is told where nothing is written")
 	}
-	if err := w.Set("impatience", "1s"); err == nil || !strings.HasSuffix(err.Error(), "bandwidth, patience") {
-		t.Errorf("another key: %v", err)
-	}
+	err := w.Set("impatience", "1s")
+	fixture.If(t, err == nil || !strings.HasSuffix(err.Error(), "bandwidth, patience"), "another key: %v", err)
 }
 
 // Each row writes its own field, and each field of a quota has a row.
@@ -83,9 +82,8 @@ func TestEveryFieldHasARow(t *testing.T) {
 			}
 		}
 	}
-	if fields := reflect.TypeFor[Quota]().NumField(); len(written) != fields {
-		t.Errorf("some of %d fields have no row; the rows are %v", fields, written)
-	}
+	fields := reflect.TypeFor[Quota]().NumField()
+	fixture.If(t, len(written) != fields, "some of %d fields have no row; the rows are %v", fields, written)
 }
 
 func TestWrittenTermsTakePrecedence(t *testing.T) {
@@ -120,9 +118,8 @@ func TestJSON(t *testing.T) {
 		fixture.Contains(t, string(text), want, "the quota")
 	}
 	var back Quota
-	if err := json.Unmarshal(text, &back); err != nil || back != q {
-		t.Errorf("%+v, %v; want %+v", back, err, q)
-	}
+	err := json.Unmarshal(text, &back)
+	fixture.If(t, err != nil || back != q, "%+v, %v; want %+v", back, err, q)
 	fixture.Fails(t, json.Unmarshal([]byte(`{"launch_wait":"20ms"}`), &back), "", "a wait that is no number")
 }
 

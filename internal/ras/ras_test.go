@@ -93,9 +93,8 @@ func TestAsk(t *testing.T) {
 				}
 			}
 		}
-		if got := s.Communicators[0].Ranks; !reflect.DeepEqual(got, ranks(1212, 1200)) {
-			t.Errorf("%s: %+v", c.file, got)
-		}
+		got := s.Communicators[0].Ranks
+		fixture.If(t, !reflect.DeepEqual(got, ranks(1212, 1200)), "%s: %+v", c.file, got)
 	}
 }
 
@@ -150,9 +149,8 @@ func TestAskStopped(t *testing.T) {
 	t.Parallel()
 	stopped := func(conn net.Conn) { io.Copy(io.Discard, conn) }
 	address, _ := serve(t, stopped, nccl(true, recorded(t, "even.json")))
-	if s, err := Ask(t.Context(), address); err != nil || s.Size() != 2 {
-		t.Errorf("%+v: %v", s, err)
-	}
+	s, err := Ask(t.Context(), address)
+	fixture.If(t, err != nil || s.Size() != 2, "%+v: %v", s, err)
 }
 
 func TestMissing(t *testing.T) {
@@ -219,9 +217,8 @@ Warnings
 		{Rank: 1, Host: "10.0.0.1", PID: 11, Counts: map[string]uint64{"AllReduce": 0}},
 		{Rank: -1, Counts: map[string]uint64{"AllReduce": 6}},
 	}}}} {
-		if got := mustParse(t, text).Communicators; !reflect.DeepEqual(got, want) {
-			t.Errorf("%+v, want %+v", got, want)
-		}
+		got := mustParse(t, text).Communicators
+		fixture.If(t, !reflect.DeepEqual(got, want), "%+v, want %+v", got, want)
 	}
 }
 
@@ -233,9 +230,8 @@ func TestClosing(t *testing.T) {
 		{`"init_state": 0`, `"init_state": 7`},
 	} {
 		changed := strings.Replace(text, c.from, c.to, 1)
-		if s := mustParse(t, changed); !s.Communicators[0].Closing {
-			t.Errorf("%s: %+v", c.to, s)
-		}
+		s := mustParse(t, changed)
+		fixture.If(t, !s.Communicators[0].Closing, "%s: %+v", c.to, s)
 	}
 	there := strings.Replace(recorded(t, "missing.json"), `"unresponsive": true`, `"unresponsive": false`, 1)
 	fixture.If(t, !mustParse(t, there).Communicators[0].Closing || mustParse(t, text).Communicators[0].Closing,
@@ -273,9 +269,8 @@ func TestTooManyRanks(t *testing.T) {
 	for i := range 2 * maxRanks {
 		fmt.Fprintf(&text, "  Rank %d -- \n", i)
 	}
-	if n := len(mustParse(t, text.String()).Communicators[0].Ranks); n > maxRanks || n < maxRanks/2 {
-		t.Errorf("%d ranks", n)
-	}
+	n := len(mustParse(t, text.String()).Communicators[0].Ranks)
+	fixture.If(t, n > maxRanks || n < maxRanks/2, "%d ranks", n)
 	var w Watch
 	ranks := slices.Repeat([]Rank{{Counts: map[string]uint64{"AllReduce": 1, "AllGather": 1}}}, maxRanks/2)
 	for i := range 10 {
@@ -345,7 +340,6 @@ func TestHostileAnswersTakeLittleMemory(t *testing.T) {
 
 // TestRefuse: a version with a fault is not asked, nor is an unknown one.
 func TestRefuse(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct{ version, trusted, want string }{
 		{"", "", "not known"}, {"2.28", "", "not known"}, {"2.28.x", "", "not known"}, {"", "2", "not known"},
 		{"2.23.4", "", "no RAS"},

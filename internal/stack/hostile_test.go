@@ -270,16 +270,14 @@ type denied struct{ error }
 func (d denied) read(uint64, []byte) error { return d.error }
 
 func TestPermission(t *testing.T) {
-	t.Parallel()
 	for err, want := range map[error]string{
 		syscall.EPERM:           "CAP_SYS_PTRACE",
 		final{syscall.EPERM}:    "CAP_SYS_PTRACE",
 		syscall.ESRCH:           "process 7 ended meanwhile",
 		errors.New("something"): "something",
 	} {
-		if got := permission(7, err); got == nil || !strings.Contains(got.Error(), want) {
-			t.Errorf("%v: %v, want %s", err, got, want)
-		}
+		got := permission(7, err)
+		fixture.If(t, got == nil || !strings.Contains(got.Error(), want), "%v: %v, want %s", err, got, want)
 	}
 	b := &bounded{memory: denied{syscall.EPERM}, left: maxMemory}
 	if err := b.read(8, make([]byte, 8)); again(err) || !errors.Is(err, syscall.EPERM) {
@@ -288,15 +286,13 @@ func TestPermission(t *testing.T) {
 }
 
 func TestClean(t *testing.T) {
-	t.Parallel()
 	for in, want := range map[string]string{
 		"/home/a b/träin.py":           "/home/a b/träin.py",
 		"a\x1b]0;x\a\nb":               "a\uFFFD]0;x\uFFFD\uFFFDb",
 		strings.Repeat("x", maxString): strings.Repeat("x", maxString),
 		strings.Repeat("€", maxString): strings.Repeat("€", 84) + "…",
 	} {
-		if got := clean(in); got != want || len(got) > maxString {
-			t.Errorf("%q: %q", in, got)
-		}
+		got := clean(in)
+		fixture.If(t, got != want || len(got) > maxString, "%q: %q", in, got)
 	}
 }

@@ -92,7 +92,6 @@ func told() (m image, known map[int]bool) {
 }
 
 func TestReportedOffsets(t *testing.T) {
-	t.Parallel()
 	m, known := told()
 	w := fixture.Value(newInterpreter(m, map[string]uint64{"_PyRuntime": 0x1000}))(t)
 	fixture.If(t, w.version != "3.14.2" || w.verified,
@@ -105,7 +104,6 @@ func TestReportedOffsets(t *testing.T) {
 }
 
 func TestRefusedVersions(t *testing.T) {
-	t.Parallel()
 	put := func(at, value uint64) func(image) { return func(m image) { m.write(at, u64(value)...) } }
 	before := func(version uint64) func(image) { // offsets were told
 		return func(m image) { m.write(0x1000, 'y'); m.write(0x9000, u64(version)...) }
@@ -138,7 +136,6 @@ func TestRefusedVersions(t *testing.T) {
 
 // TestFindPython looks for the interpreter of told in the file of library.
 func TestFindPython(t *testing.T) {
-	t.Parallel()
 	m, _ := told()
 	for at := uint64(0); at < offsetsSize; at++ {
 		m[0x703000+at] = m[0x1000+at]

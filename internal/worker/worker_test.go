@@ -129,9 +129,8 @@ func TestTheKernelHoldsChildren(t *testing.T) {
 	}
 	fixture.AtMost(t, threads(), before+2*k.Children, "threads")
 	_, err := k.Do(t.Context(), Order{Args: []string{"echo"}, Of: "d", Spare: 1})
-	if full := new(Full); !errors.As(err, &full) || full.Children != 3 {
-		t.Errorf("an order without room to spare: %v", err)
-	}
+	full := new(Full)
+	fixture.If(t, !errors.As(err, &full) || full.Children != 3, "an order without room to spare: %v", err)
 	letGo()
 	fixture.Eventually(t, "the children end", func() bool { return k.Held() == 0 })
 	fixture.Equal(t, order(t.Context(), "a", "echo"), "[], <nil>", "an order after that")

@@ -149,9 +149,8 @@ func TestLinksAsRecorded(t *testing.T) {
 			}
 		}
 		for _, id := range static {
-			if got, r := fieldOf(t, d, id, 0), recording["0"].Fields[strconv.Itoa(int(id))]; float64(int32(got)) != r {
-				t.Errorf("field %d is %d, recorded %v", id, got, r)
-			}
+			got, r := fieldOf(t, d, id, 0), recording["0"].Fields[strconv.Itoa(int(id))]
+			fixture.If(t, float64(int32(got)) != r, "field %d is %d, recorded %v", id, got, r)
 		}
 	})
 }
@@ -212,10 +211,8 @@ func TestProcessesAsRecorded(t *testing.T) {
 			"utilization is %+v", use)
 		_, ret := d.GetProcessUtilization(use[0].TimeStamp)
 		want(t, "utilization since the last", ret, nvml.ERROR_NOT_FOUND)
-		if watts := fieldOf(t, d, nvml.FI_DEV_POWER_AVERAGE, nvml.POWER_SCOPE_MEMORY); !near(float64(watts), 134_860,
-			4000) {
-			t.Errorf("memory draws %d mW", watts)
-		}
+		watts := fieldOf(t, d, nvml.FI_DEV_POWER_AVERAGE, nvml.POWER_SCOPE_MEMORY)
+		fixture.If(t, !near(float64(watts), 134_860, 4000), "memory draws %d mW", watts)
 	})
 	bubble(t, func(t *testing.T) {
 		_, d := recorded(t, "idle")

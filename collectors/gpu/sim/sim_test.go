@@ -303,10 +303,9 @@ func TestDemoShowsTrouble(t *testing.T) {
 			Workload: "slurm:4712.0", GPU: straggling[1].GPU, PID: straggling[1].PID, Rank: 1, Cause: "host", Lost: 0.14}) {
 			t.Errorf("stragglers are %+v", e.Stragglers)
 		}
-		if a, b := straggling[0], straggling[1]; b.Communicators[0].Seconds > 0.9*a.Communicators[0].Seconds ||
-			b.Parts["host"] < 1.5*a.Parts["host"] {
-			t.Errorf("the rank does not come last: %+v, %+v", a, b)
-		}
+		a, b := straggling[0], straggling[1]
+		fixture.If(t, b.Communicators[0].Seconds > 0.9*a.Communicators[0].Seconds ||
+			b.Parts["host"] < 1.5*a.Parts["host"], "the rank does not come last: %+v, %+v", a, b)
 		for _, j := range append(well, straggling...) {
 			if !j.Stepping || j.Slowdown != nil {
 				t.Errorf("%s: %+v", j.Workload, j)
