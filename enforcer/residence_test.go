@@ -73,9 +73,8 @@ func TestAnIdleWorkloadGivesWay(t *testing.T) {
 		poll(t, 30*time.Second, "the busy one does not work", func() bool { return g.moved(c, since) })
 		a.Tell("work")
 		poll(t, 30*time.Second, "it does not come back", func() bool { return g.moved(a, since) && len(g.ends()) > 1 })
-		if s := g.audited().Suspensions; s.Resumed == 0 || len(s.Refused) != 0 {
-			t.Errorf("%+v", s)
-		}
+		s := g.audited().Suspensions
+		fixture.If(t, s.Resumed == 0 || len(s.Refused) != 0, "%+v", s)
 	})
 }
 
@@ -311,9 +310,8 @@ func TestAnImpossibleAllocationFails(t *testing.T) {
 	a := g.job("a", true, "--wait-start", "--seconds=600", "--alloc-mib=5000", "--alloc-step-mib=5000")
 	goes(t, a)
 	fixture.Equal(t, taken(t, a), 0, "it takes … bytes")
-	if n := g.audited().Overcommit; len(n) > 0 && n[0].Waiting > 0 {
-		t.Errorf("something waits: %+v", n)
-	}
+	n := g.audited().Overcommit
+	fixture.If(t, len(n) > 0 && n[0].Waiting > 0, "something waits: %+v", n)
 }
 
 // rests starts a program that holds so many MiB, works for a moment, and again whenever it is
@@ -367,22 +365,6 @@ func TestFailedResumeBacksOff(t *testing.T) {
 	}
 	b.Kill()
 	poll(t, 60*time.Second, "it does not come back", func() bool { return worked(a) == 2 })
-}
-
-// TestResumeWaitsForRoom has a program come back that gave way, and finds its memory
-// taken by one without the hook.
-func TestResumeWaitsForRoom(t *testing.T) {
-	t.Parallel()
-	g := suspending(t, 0, 0, []string{"a", "b"}, gives(0))
-	g.size = 4 << 30
-	a := g.rests("a", true, "2560")
-	g.gaveWay(a, 1)
-	b := g.works("b", false, "2560")
-	g.work(b)
-	a.Tell("work")
-	poll(t, 30*time.Second, "it does not wait", func() bool { return g.phase() == "resuming" })
-	b.Kill()
-	poll(t, 30*time.Second, "it does not come back", func() bool { return worked(a) == 2 })
 }
 
 // configure has the enforcer load a changed table.
