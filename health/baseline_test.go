@@ -68,7 +68,6 @@ func TestConfigDrift(t *testing.T) {
 // If other jobs come and go beside a job, one of them may have changed a
 // setting.
 func TestSettingsChangedByAnotherJob(t *testing.T) {
-	t.Parallel()
 	o := observed{settings: map[string]map[string]observation{}}
 	at := func(minutes int, jobs ...string) time.Time {
 		o.watch(map[incident.Entity][]string{{GPU: "0"}: jobs}, birth.Add(time.Duration(minutes)*time.Minute))
@@ -88,7 +87,6 @@ func TestSettingsChangedByAnotherJob(t *testing.T) {
 // workload, some time after another job came to the host. The change counts as
 // the job's if that was at most an hour ago, and for four hours.
 func TestJobSettingHoldsForATime(t *testing.T) {
-	t.Parallel()
 	limit := func(watts float64) collectors.Sample { return on("0", device.PowerLimit, watts, "enforced") }
 	ecc := func(v float64) collectors.Sample { return on("0", device.ModeEnabled, 1-v/700, "ecc") }
 	for name, c := range map[string]struct {
@@ -137,7 +135,6 @@ func TestJobSettingHoldsForATime(t *testing.T) {
 // TestNodePersistenceDoesNotHideOtherDrift lets a GPU lose both persistence
 // mode and ECC. The node reports the former, and the GPU the latter.
 func TestNodePersistenceDoesNotHideOtherDrift(t *testing.T) {
-	t.Parallel()
 	b, o := baselines{}, &observed{settings: map[string]map[string]observation{}}
 	var s *derived.Snapshot
 	for i, v := range []float64{1, 0} {
@@ -157,7 +154,6 @@ func TestNodePersistenceDoesNotHideOtherDrift(t *testing.T) {
 // TestSettingsOfMostGPUs checks how many GPUs of a model define a usual
 // setting: more than two thirds of at least four. Of two GPUs, both must agree.
 func TestSettingsOfMostGPUs(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		has    string // by GPU
 		usual  string // empty: they do not agree
@@ -185,7 +181,6 @@ func TestSettingsOfMostGPUs(t *testing.T) {
 // TestSettingsUnlikePeersAreNamed changes one setting of one of eight
 // GPUs, and expects only its name, with the peers' value.
 func TestSettingsUnlikePeersAreNamed(t *testing.T) {
-	t.Parallel()
 	mode := func(name string) func(odd bool) collectors.Sample {
 		return func(odd bool) collectors.Sample {
 			return on("", device.ModeEnabled, collectors.Bool(!odd), name)
@@ -363,7 +358,6 @@ func TestAcknowledgedAbsenceIsNormal(t *testing.T) {
 // TestAbsent checks which GPUs count as absent: each listed one is told by its module, or by L for a card of another
 // model.
 func TestAbsent(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		listed                    string
 		onBus, withheld, switches float64 // -1: the bus is not visible

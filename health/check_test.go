@@ -13,7 +13,6 @@ import (
 // TestLevelForPrometheus checks the inputs of rules: the expression, the time
 // for which it must hold before Prometheus fires, and the agent's delay.
 func TestLevelForPrometheus(t *testing.T) {
-	t.Parallel()
 	const hot = "nvgpu_temperature_margin_celsius < 5"
 	when := Value(device.TemperatureMargin).Below(5, 8)
 	for _, c := range []struct {
@@ -44,7 +43,6 @@ func TestLevelForPrometheus(t *testing.T) {
 // TestConditions checks each comparison on both sides of its thresholds, and
 // the order of severity.
 func TestConditions(t *testing.T) {
-	t.Parallel()
 	g := Value(device.TemperatureMargin)
 	for _, c := range []struct {
 		Condition
@@ -83,7 +81,6 @@ func TestConditions(t *testing.T) {
 // TestCheckNamesItsMetrics holds that the metrics of a check include those
 // of its additional conditions, for each level.
 func TestCheckNamesItsMetrics(t *testing.T) {
-	t.Parallel()
 	c := &Check{Levels: []Level{
 		{When: Value(device.TemperatureMargin).Below(5).
 			And(Value(collectors.Up).Is(1).And(Value(device.Power, "scope", "gpu").Above(9)))},

@@ -135,7 +135,6 @@ func TestStateOfAnotherClock(t *testing.T) {
 }
 
 func TestRestoring(t *testing.T) {
-	t.Parallel()
 	hour := time.Hour
 	for name, c := range map[string]struct{ saved, now, of, want time.Time }{
 		"as it was written":  {y2026.Add(-hour), y2026, y2026.Add(-2 * hour), y2026.Add(-2 * hour)},

@@ -146,7 +146,6 @@ func eachDetection(t *testing.T, n int) {
 
 // TestEveryCheckIsDetected holds that a scenario is found by each check.
 func TestEveryCheckIsDetected(t *testing.T) {
-	t.Parallel()
 	finds := map[string]bool{"retired_pages": true} // TestLongWindows: no simulated GPU retires pages
 	for _, d := range detections(t) {
 		finds[d.Find.Check] = true

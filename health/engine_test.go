@@ -75,7 +75,6 @@ var hotCheck = &Check{ID: "hot", Alert: "Hot", Summary: "It is hot.",
 	}}
 
 func TestEnterNeedsKOfN(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, hotCheck)
 	for i, c := range []struct {
 		margin float64
@@ -158,7 +157,6 @@ func TestLevelWithoutSignalEndsOnItsOwn(t *testing.T) {
 }
 
 func TestMissingDataIsUnknown(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, hotCheck)
 	up := on("0", collectors.Up, 1)
 	w.steps(5, up, hotAt(20))
@@ -248,7 +246,6 @@ func (w *world) restart(boot string) []incident.Event {
 }
 
 func TestRestartRaisesNothingAgain(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, hotCheck)
 	w.steps(3, hotAt(-1))
 	before := w.engine.Alerts(nil)
@@ -300,7 +297,6 @@ func (w *world) failing() string {
 }
 
 func TestIncidentsAreCounted(t *testing.T) {
-	t.Parallel()
 	up := []collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 1), {Metric: collectors.DriverUp, Value: 1}}
 	tenants := func(id string, w *world) incident.Event {
 		e := happened(id, "xid", 31, "0", w.now)
@@ -365,7 +361,6 @@ func TestTenantFaultsDoNotFailTheGPU(t *testing.T) {
 }
 
 func TestFaultOfManyOwnersIsAWarningAfterAHardwareFault(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, Checks()...)
 	for n := range 5 {
 		fixture.Equal(t, w.state("xid_repeat"), incident.OK, "after %d owners", n)
@@ -417,7 +412,6 @@ func TestFaultsDoNotDisplaceThoseOfOtherOwners(t *testing.T) {
 // TestOOMKillOfAGPUProcessIsAWarning holds that the host's lack of memory is a
 // warning if it hit a process on a GPU, and that no other incident is.
 func TestOOMKillOfAGPUProcessIsAWarning(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		what, workload string
 		want           string
@@ -442,7 +436,6 @@ func TestOOMKillOfAGPUProcessIsAWarning(t *testing.T) {
 // of its parts, both in a step of the engine and between two steps, when
 // nothing is computed anew.
 func TestDerivedMetricsAreShown(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	for _, after := range []time.Duration{step, time.Second} {
 		_, s := w.look(after, nil, on("0", collectors.Up, 1), on("0", device.ModeEnabled, 1, "ecc"),
@@ -462,7 +455,6 @@ func TestDerivedMetricsAreShown(t *testing.T) {
 
 // TestAnsweringGPUs checks when a GPU answers, and when the node does.
 func TestAnsweringGPUs(t *testing.T) {
-	t.Parallel()
 	for ups, want := range map[string][3]bool{"": {}, "1": {true, true}, "0": {}, "11": {true, true, true},
 		"10": {false, true, false}, "01": {false, false, true}} {
 		var all []collectors.Sample

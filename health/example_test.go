@@ -121,7 +121,6 @@ func TestExamplesOfConditions(t *testing.T) {
 }
 
 func TestExampleRisesAgain(t *testing.T) {
-	t.Parallel()
 	x := Example{Before: 3, After: 5, Again: time.Minute}
 	for passed, want := range map[time.Duration]float64{-time.Second: 3, 0: 5, 59 * time.Second: 5,
 		time.Minute: 7, 3 * time.Minute: 11} {

@@ -17,7 +17,6 @@ import (
 
 // TestFaultsOfTheHardware checks which events excuse the workloads on a GPU.
 func TestFaultsOfTheHardware(t *testing.T) {
-	t.Parallel()
 	xid := func(code int, s incident.Severity) incident.Event {
 		x := incident.XIDs()[code]
 		return incident.Event{Kind: incident.KindIncident, What: incident.WhatXID, Code: code, Class: x.Class,
@@ -79,7 +78,6 @@ func TestHardwareIsRemembered(t *testing.T) {
 
 // TestFaultsAreBounded reports faults of unknown GPUs.
 func TestFaultsAreBounded(t *testing.T) {
-	t.Parallel()
 	m := NewMonitor(Options{}, Settings{})
 	fixture.If(t, m.Hardware("GPU-0", time.Hour), "a fault of nothing")
 	now := time.Now()

@@ -118,7 +118,6 @@ func TestAlertmanagerSilencesAlike(t *testing.T) {
 // TestFailedRemapAlertsOnce checks the alerts of one fault that four checks
 // see, and that no alert is withdrawn.
 func TestFailedRemapAlertsOnce(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, Checks()...)
 	m := &Monitor{engine: w.engine, firing: map[string]Alert{}}
 	m.Configure(Settings{})

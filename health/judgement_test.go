@@ -27,7 +27,6 @@ func judged(findings ...Finding) Judgement {
 }
 
 func TestExitStatus(t *testing.T) {
-	t.Parallel()
 	found := func(s incident.Severity) Finding {
 		return Finding{Check: "hot", Entity: gpuEntity("1"), Severity: s, State: s.State()}
 	}
@@ -62,7 +61,6 @@ func TestExitStatus(t *testing.T) {
 // TestHeadlineIsTheReasonOfTheVerdict: a fault of a tenant does not count, so it
 // is not what the first line names beside one that does.
 func TestHeadlineIsTheReasonOfTheVerdict(t *testing.T) {
-	t.Parallel()
 	job := Finding{Check: "job_hang", Severity: incident.Critical, State: incident.Failed, Message: "A job hangs.",
 		Entity: incident.Entity{GPU: "0", UUID: "GPU-0", Tenant: "a", Workload: "slurm:1"}}
 	node := Finding{Check: "host_kernel", Severity: incident.Warning, State: incident.Degraded, Message: "The kernel."}
@@ -83,7 +81,6 @@ func TestHeadlineIsTheReasonOfTheVerdict(t *testing.T) {
 }
 
 func TestReportsListFindings(t *testing.T) {
-	t.Parallel()
 	j := judged(Finding{Check: "host_kernel", Severity: incident.Emergency, State: incident.Failed,
 		Message: "It is the node."},
 		Finding{Check: "gpu_lost", Alert: "GPULost", Entity: gpuEntity("1"), Severity: incident.Emergency,
@@ -115,7 +112,6 @@ func TestReportsListFindings(t *testing.T) {
 
 // TestReportsFoldMissingData: what is lost has no data for many checks.
 func TestReportsFoldMissingData(t *testing.T) {
-	t.Parallel()
 	dark := func(check, gpu string) Finding {
 		return Finding{Check: check, Entity: gpuEntity(gpu), State: incident.Unknown, Message: "No data for " + check + "."}
 	}
@@ -132,7 +128,6 @@ func TestReportsFoldMissingData(t *testing.T) {
 const hostileName = "job\x1b[2J\n\r\u202e\u0085\x00\xff$(reboot)\"'"
 
 func TestReportsAreSafeToPrint(t *testing.T) {
-	t.Parallel()
 	f := Finding{Check: "mem_leak", Entity: incident.Entity{GPU: "0", UUID: "GPU-0", Workload: hostileName},
 		Severity: incident.Warning, State: incident.Degraded, Message: hostileName + " grows", Action: hostileName}
 	j := judged(f)
@@ -169,7 +164,6 @@ func FuzzLineForNPD(f *testing.F) {
 }
 
 func TestLongLineIsCutBetweenCharacters(t *testing.T) {
-	t.Parallel()
 	for text, want := range map[string]string{
 		strings.Repeat("a", 80):       strings.Repeat("a", 80),
 		strings.Repeat("a", 81):       strings.Repeat("a", 77) + "...",
@@ -182,7 +176,6 @@ func TestLongLineIsCutBetweenCharacters(t *testing.T) {
 }
 
 func TestAnsweredVerdicts(t *testing.T) {
-	t.Parallel()
 	v := judged(Finding{Check: "gpu_lost", Entity: gpuEntity("1"), Severity: incident.Emergency, State: incident.Failed,
 		Message: "It is gone."}).Verdict
 	answer := fixture.Value(json.Marshal(v))(t)
@@ -206,7 +199,6 @@ func TestAnsweredVerdicts(t *testing.T) {
 }
 
 func TestNarrow(t *testing.T) {
-	t.Parallel()
 	finding := func(check, gpu string, s incident.Severity) Finding {
 		f := Finding{Check: check, Severity: s, State: s.State(), Message: check}
 		if gpu != "" {
@@ -254,7 +246,6 @@ func TestNarrow(t *testing.T) {
 
 // TestReportOfOneGPU checks the lines about a GPU with few known values.
 func TestReportOfOneGPU(t *testing.T) {
-	t.Parallel()
 	one := func(status incident.State, reason string, findings ...Finding) Judgement {
 		j := Judgement{Verdict: Verdict{GPUs: []Health{{GPU: "0", UUID: "GPU-0", Status: status, Reason: reason}},
 			Findings: findings}}

@@ -122,7 +122,6 @@ func TestAckOfAnAbsentEntityNamesThePresent(t *testing.T) {
 // TestReadingsMayBeOlderThanAnAck holds that the last readings before an
 // acknowledgement do not undo it, and that newer ones do.
 func TestReadingsMayBeOlderThanAnAck(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, lostCheck)
 	w.steps(1, lost()...)
 	fixture.Must(t, fixture.Error(w.engine.Ack("lost", incident.Entity{GPU: "0"}, w.now)))
@@ -235,7 +234,6 @@ func sorted(s string) string {
 // TestIncidentCountsOnce repeats an incident, before and after a restart, and
 // beside another one.
 func TestIncidentCountsOnce(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, Checks()...)
 	up := on("0", collectors.Up, 1)
 	began, last := w.now, "" // last has the IDs of the events that raised a total

@@ -248,7 +248,6 @@ func TestLookReportsUnreadableSources(t *testing.T) {
 // One sample does not count as several, and a condition that takes days is not
 // found in seconds.
 func TestHurriedEngineNeedsSeveralSamples(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, Checks()...)
 	w.engine.hurry()
 	for n, want := range []incident.State{incident.OK, incident.OK, incident.Degraded} {

@@ -16,7 +16,6 @@ import (
 // TestIncidentsAreCountedBesideOthers puts incidents that a check of workloads
 // does not count before those that it counts.
 func TestIncidentsAreCountedBesideOthers(t *testing.T) {
-	t.Parallel()
 	m := newMemory(birth.Add(time.Hour))
 	add := func(pid, code int, workload string, ago time.Duration) {
 		m.remember(incident.Event{Kind: incident.KindIncident, ID: workload + ago.String(), What: incident.WhatXID,
@@ -41,7 +40,6 @@ func TestIncidentsAreCountedBesideOthers(t *testing.T) {
 // TestOwnersBeyondTheUsualNumber checks the number of owners with an XID
 // beyond twice the number on the host's other GPUs.
 func TestOwnersBeyondTheUsualNumber(t *testing.T) {
-	t.Parallel()
 	had := func(owners int) (all []*incident.Event) {
 		for i := range 2 * owners { // twice for each owner
 			all = append(all, &incident.Event{Code: 13, Owner: fmt.Sprint(i % owners)})

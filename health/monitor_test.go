@@ -137,7 +137,6 @@ func (m *monitored) of(f func(incident.Event) bool) (all []incident.Event) {
 const xid79 = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
 
 func TestFaultIsReportedAtOnce(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{Labels: map[string]string{"cluster": "a"}})
 		m.pass(300 * time.Millisecond) // between two passes
@@ -200,7 +199,6 @@ func TestLatchedFaultSurvivesARestartUntilAck(t *testing.T) {
 // TestLogKeysAreUnique checks the log lines about changes of health: no
 // key occurs twice, and shadow mode never warns.
 func TestLogKeysAreUnique(t *testing.T) {
-	t.Parallel()
 	for _, enabled := range [][]string{nil, {"slow"}} {
 		var log bytes.Buffer
 		m := NewMonitor(Options{
@@ -263,7 +261,6 @@ func TestShadowChecksAlertWhenTheyAreTurnedOn(t *testing.T) {
 }
 
 func TestFloodIsCountedAndHarmless(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{})
 		for i := range 3 * mostQueue {
@@ -281,7 +278,6 @@ func TestFloodIsCountedAndHarmless(t *testing.T) {
 }
 
 func TestWithoutAKernelLogTheDriverIsEnough(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{})
 		close(m.kernel)
@@ -297,7 +293,6 @@ func TestWithoutAKernelLogTheDriverIsEnough(t *testing.T) {
 // TestKernelLogWaitsForTheGPUs holds that the kernel's lines are read once
 // the places of the GPUs are known, or after a while if they never are.
 func TestKernelLogWaitsForTheGPUs(t *testing.T) {
-	t.Parallel()
 	for there, want := range map[time.Duration]time.Duration{0: beat, 2 * beat: 3 * beat, time.Hour: warmUp} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, end := context.WithTimeout(t.Context(), 2*warmUp)
@@ -362,7 +357,6 @@ func TestKernelLogIsRetried(t *testing.T) {
 }
 
 func TestNoReadingsAreUnknown(t *testing.T) {
-	t.Parallel()
 	m := NewMonitor(Options{}, Settings{})
 	v := m.Verdict()
 	fixture.If(t, v.Status != incident.Unknown || v.Reason == "", "before the first look: %+v", v)
@@ -382,7 +376,6 @@ func TestNoReadingsAreUnknown(t *testing.T) {
 }
 
 func TestMonitorFollowsTheReadInterval(t *testing.T) {
-	t.Parallel()
 	for every, want := range map[time.Duration]int{0: 60, 100 * time.Millisecond: 60, 3 * time.Second: 20,
 		10 * time.Second: 12} {
 		synctest.Test(t, func(t *testing.T) {
@@ -401,7 +394,6 @@ func TestMonitorFollowsTheReadInterval(t *testing.T) {
 }
 
 func TestMonitorsInOneProcessShareItsUse(t *testing.T) {
-	t.Parallel()
 	uses := func(of string, sharing int) float64 {
 		m := NewMonitor(Options{Sharing: sharing, Log: slog.New(slog.DiscardHandler)}, Settings{})
 		m.begin(time.Now())
@@ -452,7 +444,6 @@ func TestChangedStateIsSaved(t *testing.T) {
 // TestAcknowledgedMissingGPUIsForgotten holds that the rest of the agent
 // forgets a GPU whose removal was acknowledged, and no other.
 func TestAcknowledgedMissingGPUIsForgotten(t *testing.T) {
-	t.Parallel()
 	for check, want := range map[string][]string{missingCheck: {"GPU-0"}, "gpu_lost": nil} {
 		var forgotten []string
 		m := NewMonitor(Options{Forget: func(uuid string) { forgotten = append(forgotten, uuid) },
@@ -469,7 +460,6 @@ func TestAcknowledgedMissingGPUIsForgotten(t *testing.T) {
 
 // TestPortAboveSeveralGPUs holds that the kernel's message about a port of which several GPUs are blames none of them.
 func TestPortAboveSeveralGPUs(t *testing.T) {
-	t.Parallel()
 	w := guard(newSite(worldRow{"style": "ports", "boards": "h100", "work": ""}, 3))
 	w.pass()
 	w.site.line("pcieport 0000:00:01.1: DPC: containment event, status:0x1f11 source:0x0000", nil)

@@ -13,7 +13,6 @@ import (
 
 // TestMemoryWithoutAnOwner checks which memory has no owner.
 func TestMemoryWithoutAnOwner(t *testing.T) {
-	t.Parallel()
 	const used = 10e9
 	processes := func(n float64) collectors.Sample { return on("0", workloads.Processes, n, "compute") }
 	workload := func(v float64) collectors.Sample { return on("0", workloads.WorkloadMemory, v, "a", "") }
@@ -57,7 +56,6 @@ func TestMemoryWithoutAnOwner(t *testing.T) {
 
 // TestMemoryOfAnInstanceWithoutAnOwner has two instances in use, and work on one of them.
 func TestMemoryOfAnInstanceWithoutAnOwner(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		sample collectors.Sample
 		want   float64 // of instance 2; -1: none

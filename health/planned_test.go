@@ -29,7 +29,6 @@ func valueOf(s *derived.Snapshot, m *collectors.Metric, gpu string, labels ...st
 // TestGPUsOfVirtualMachines holds that a GPU counts as away because of its
 // bound driver, and for no other reason.
 func TestGPUsOfVirtualMachines(t *testing.T) {
-	t.Parallel()
 	type device struct {
 		kind, driver string
 		bound        float64
@@ -67,7 +66,6 @@ func TestGPUsOfVirtualMachines(t *testing.T) {
 // train, by the reason of its absence. Times are seconds. A GPU is "up", or the
 // reason why it is not, or "" if it is not listed.
 func TestReturningGPUSettles(t *testing.T) {
-	t.Parallel()
 	type look struct {
 		at   int
 		gpu  string
@@ -119,7 +117,6 @@ func TestReturningGPUSettles(t *testing.T) {
 // TestReloadingDriverHasTime checks for how long a silent driver counts
 // as reloading.
 func TestReloadingDriverHasTime(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		before, driven float64
 		after          time.Duration
@@ -144,7 +141,6 @@ func TestReloadingDriverHasTime(t *testing.T) {
 // TestWarmAirAffectsMostGPUs checks when the room is too hot, and no GPU: by
 // the GPUs' margins, or by their temperatures and limits.
 func TestWarmAirAffectsMostGPUs(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		margins []float64
 		want    float64
@@ -181,7 +177,6 @@ func TestWarmAirAffectsMostGPUs(t *testing.T) {
 // TestChassisBrake holds how many GPUs with a brake are half of a chassis, and that
 // an agent goes by the time for which it has watched.
 func TestChassisBrake(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		now, seconds []float64
 		after        time.Duration
@@ -244,7 +239,6 @@ func TestChassisBrakeAfterARestart(t *testing.T) {
 
 // TestStalledAgent checks when old samples are the agent's own fault.
 func TestStalledAgent(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		gpus []string // "up", or the reason why not
 		want float64
@@ -278,7 +272,6 @@ func TestStalledAgent(t *testing.T) {
 // TestProgramsEndedByADrain holds that an XID 45 of a program that was ended while
 // the agent was drained is no warning, and counts for nothing.
 func TestProgramsEndedByADrain(t *testing.T) {
-	t.Parallel()
 	w, s := newWorld(t, Checks()...), newStage(1)
 	for i, c := range []struct {
 		drained   float64

@@ -10,7 +10,6 @@ import (
 
 // TestRefusedSettings reads files that only this package refuses.
 func TestRefusedSettings(t *testing.T) {
-	t.Parallel()
 	fixture.Refused(t, "../internal/config/testdata/invalid/health_*.yml",
 		func(path string) error { return fixture.Error(config.Load(path)) })
 }

@@ -16,7 +16,6 @@ import (
 // TestMetricsOfHealth checks the metrics of the judgement on a host with two
 // GPUs, by the recent values of their margins; -1 stands for none.
 func TestMetricsOfHealth(t *testing.T) {
-	t.Parallel()
 	const cool, suspect, warm, hot, unread = 50, 8, -1, -20, 1000
 	checks := func() []*Check {
 		shadow := *hotCheck
@@ -101,7 +100,6 @@ func TestMetricsOfHealth(t *testing.T) {
 
 // TestNodesFaultFailsTheNode holds that a fault of the node fails it, and leaves its GPUs well.
 func TestNodesFaultFailsTheNode(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, hotCheck, &Check{ID: "mismatch", Levels: []Level{{Severity: incident.Critical,
 		When: Value(collectors.DriverMismatch).Is(1)}}})
 	for _, mismatch := range []float64{0, 1} {
@@ -117,7 +115,6 @@ func TestNodesFaultFailsTheNode(t *testing.T) {
 // TestWorkloadFaultDoesNotFailItsGPU holds that a fault of a workload fails its check and alerts,
 // while the GPU and the node stay well, as in a verdict.
 func TestWorkloadFaultDoesNotFailItsGPU(t *testing.T) {
-	t.Parallel()
 	lags := &Check{ID: "lags", Alert: "Lags", Summary: "It lags.", Levels: []Level{{Severity: incident.Warning,
 		When: Value(derived.WorkloadLag, "by", "workload").Above(.5)}}}
 	w := newWorld(t, lags)

@@ -213,7 +213,6 @@ func (p promise) gaps(t *testing.T, c *Check, l Level, e incident.Entity) {
 // TestTextsDoNotRepeat holds that each sentence about a check says something
 // new. A detail says the summary again with a value in it.
 func TestTextsDoNotRepeat(t *testing.T) {
-	t.Parallel()
 	for _, c := range Checks() {
 		details := map[string]bool{c.Detail: true}
 		for _, l := range c.Levels {

@@ -115,7 +115,6 @@ func (s *told) holds(when, sentence, begins string, value, worst float64, at tim
 
 // TestQuantities checks values as they are written, with their units.
 func TestQuantities(t *testing.T) {
-	t.Parallel()
 	for detail, want := range map[string]map[float64]string{
 		"{value}":          {0: "0", .25: "0.25", 1e-12: "1e-12", 12.3456: "12.35", 360000: "360000", 2e10: "20000000000"},
 		"{percent}":        {.5: "50 %", 1.0051: "101 %", .01234: "1.23 %", 20: "2000 %"},
@@ -139,7 +138,6 @@ func TestQuantities(t *testing.T) {
 // thing is no plural, no number has an exponent, and what is over is past.
 // Shown with -v, they are there to be read.
 func TestSentences(t *testing.T) {
-	t.Parallel()
 	bare := regexp.MustCompile(`\{value\} ([A-Za-z ]*s|s)\b`)
 	present := regexp.MustCompile(`\b(is|are|has|have|does|do|can|cannot|runs|says|holds|lists)\b`)
 	for _, c := range Checks() {
@@ -246,7 +244,6 @@ func TestSentencesMatchReadings(t *testing.T) {
 // TestHeldLevelIsInThePastTense checks the sentence while only a lower level
 // of a check remains of a fault.
 func TestHeldLevelIsInThePastTense(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, hotCheck)
 	w.steps(2, hotAt(-12))
 	worst := w.now.Add(-step)
@@ -267,7 +264,6 @@ func TestHeldLevelIsInThePastTense(t *testing.T) {
 // TestOutlierIsForgotten holds that a fault's worst value does not come from
 // long before it: a sample counts for as many samples as the level needs.
 func TestOutlierIsForgotten(t *testing.T) {
-	t.Parallel()
 	for clear, want := range map[int]float64{1: -50, 3: -50, 4: -1, 10: -1} {
 		w := newWorld(t, hotCheck)
 		w.steps(1, hotAt(-50))
@@ -280,7 +276,6 @@ func TestOutlierIsForgotten(t *testing.T) {
 
 // TestReturningDataDoesNotEndAFault checks the sentence after a gap in the data.
 func TestReturningDataDoesNotEndAFault(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, hotCheck)
 	w.steps(3, hotAt(20))
 	for _, lasting := range [][]collectors.Sample{nil, {on("0", collectors.Up, 1)}} { // then only a reading is lost
@@ -343,7 +338,6 @@ func TestLostDataIsReportedOnce(t *testing.T) {
 // TestFaultThatEndsWithALossOfData holds that the end of a fault is told by
 // itself if data is there again at that moment.
 func TestFaultThatEndsWithALossOfData(t *testing.T) {
-	t.Parallel()
 	now := &Check{ID: "now", Detail: "{entity} {is|was}.", Levels: []Level{{Severity: incident.Warning,
 		When: Value(device.TemperatureMargin).AtMost(0)}}}
 	w := newWorld(t, now, hotCheck)
@@ -360,7 +354,6 @@ func TestFaultThatEndsWithALossOfData(t *testing.T) {
 // TestLabelsOfAFaultStay holds that a sentence has the labels of the faulty
 // series also when the fault is over, and after a restart.
 func TestLabelsOfAFaultStay(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, &Check{ID: "stuck", Detail: "{entity} {is|was} stuck{labels}.", Levels: []Level{
 		{Severity: incident.Warning, When: Value(collectors.WorkerStuck).Above(0)}}})
 	stuck := func(v float64) collectors.Sample { return on("0", collectors.WorkerStuck, v, "late") }
@@ -384,7 +377,6 @@ var someXIDs = Incidents{Name: "xid", Window: time.Hour, Match: xids(48, 94, 998
 // the check leaves that to them, and else what the level or the check says. The
 // sentence describes the last incident.
 func TestActionOfAFault(t *testing.T) {
-	t.Parallel()
 	own := &Check{ID: "own", Detail: "It is.", Action: "Ask.", Levels: []Level{{Severity: incident.Info, When: Value(device.TemperatureMargin).
 		AtMost(9), Action: "Wait."}, {Severity: incident.Warning, When: Value(device.TemperatureMargin).AtMost(0)}}}
 	table := &Check{ID: "table", Detail: "{entity} had {xids}.", Action: "Ask.", Remedies: true, Levels: []Level{{Severity: incident.Warning,
@@ -423,7 +415,6 @@ func TestActionOfAFault(t *testing.T) {
 
 // TestCapital lets sentences begin with a capital letter, but no names.
 func TestCapital(t *testing.T) {
-	t.Parallel()
 	for text, want := range map[string]string{"": "", "the node is": "The node is", "link 3 of": "Link 3 of", "GPU 0": "GPU 0",
 		"pod:a/b/c has": "pod:a/b/c has", "mlx5_0/1 is": "mlx5_0/1 is"} {
 		fixture.Equal(t, capital(text), want, "%q", text)
@@ -433,7 +424,6 @@ func TestCapital(t *testing.T) {
 // TestWorstValueSurvivesARestart checks the sentence of a fault that recovers
 // while the agent is restarted.
 func TestWorstValueSurvivesARestart(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, hotCheck)
 	w.steps(3, hotAt(-5))
 	w.steps(1, hotAt(20))
@@ -469,7 +459,6 @@ func levelThat(stands int) level {
 
 // TestLevelOfASentence checks which of a check's levels its sentence describes.
 func TestLevelOfASentence(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		severities []incident.Severity
 		stand      []int
@@ -500,7 +489,6 @@ func TestLevelOfASentence(t *testing.T) {
 // TestValueOfASentence checks when a level's sentence has the current value,
 // and when the worst one.
 func TestValueOfASentence(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		stands int
 		state  incident.State

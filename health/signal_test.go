@@ -18,7 +18,6 @@ import (
 
 // TestSeriesOfASignal checks the conditions on a label.
 func TestSeriesOfASignal(t *testing.T) {
-	t.Parallel()
 	for values, want := range map[string][]string{"a": {"a"}, "a|b": {"a", "b"}, "a.*": {"a", "ab"},
 		"b|a.*": {"a", "ab", "b"}, ".*": {"", "a", "ab", "b", "c"}, "": {""}} {
 		m := match{values: strings.Split(values, "|")}
@@ -45,7 +44,6 @@ func TestSeriesOfASignal(t *testing.T) {
 
 // TestExamplesAreExact holds that an example at a threshold meets it to the last bit.
 func TestExamplesAreExact(t *testing.T) {
-	t.Parallel()
 	a, b := Value(collectors.Up), Value(device.PerformanceState)
 	for _, g := range []*Signal{Sub(a, b), Div(a, b)} {
 		for _, v := range []float64{0, 1, 5, .05, .07, .3, .33, 1e-12, 12.7} {
@@ -57,7 +55,6 @@ func TestExamplesAreExact(t *testing.T) {
 
 // TestSignalsForPrometheus checks signals as PromQL.
 func TestSignalsForPrometheus(t *testing.T) {
-	t.Parallel()
 	for want, g := range map[string]*Signal{
 		"nvgpu_up": Value(collectors.Up),
 		"max without (engine) (nvgpu_utilization_ratio)":                Value(activity.Utilization),
@@ -79,7 +76,6 @@ func TestSignalsForPrometheus(t *testing.T) {
 // TestSignalsAreRead reads signals from a host of two GPUs, the second of which
 // has fewer series.
 func TestSignalsAreRead(t *testing.T) {
-	t.Parallel()
 	s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 0),
 		on("0", activity.Utilization, .25, "gpu"), on("0", activity.Utilization, .5, "memory"),
 		on("0", activity.Utilization, .125, "encoder"), on("1", activity.Utilization, .75, "gpu"),
@@ -117,7 +113,6 @@ func TestSignalsAreRead(t *testing.T) {
 // TestSeriesIsFoundFromAnyPosition holds that a series is found from any
 // position, and where the next search begins.
 func TestSeriesIsFoundFromAnyPosition(t *testing.T) {
-	t.Parallel()
 	var all answers
 	for i := range 3 {
 		all = append(all, reading{gpuEntity(fmt.Sprint(i)), float64(10 * i)})
@@ -141,7 +136,6 @@ func TestSeriesIsFoundFromAnyPosition(t *testing.T) {
 // for an hour, for as long as a window is, or for life. The sweep comes with
 // the first evaluation after more than an hour: here each 70 minutes.
 func TestCountersAreSweptEachHour(t *testing.T) {
-	t.Parallel()
 	const long = 3 * time.Hour
 	for name, c := range map[string]struct {
 		signal   *Signal

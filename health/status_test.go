@@ -12,7 +12,6 @@ import (
 // TestHoldDownOfAFault holds that a fault flaps if it returns within an hour of
 // its end, and not later.
 func TestHoldDownOfAFault(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		hold, since, want time.Duration
 	}{
@@ -29,7 +28,6 @@ func TestHoldDownOfAFault(t *testing.T) {
 
 // TestEntitiesAreForgotten checks when an entity without data is forgotten.
 func TestEntitiesAreForgotten(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		st    status
 		fails bool
@@ -54,7 +52,6 @@ func TestEntitiesAreForgotten(t *testing.T) {
 // TestLeavingALevel enters a level, and checks when it is left: by the time
 // since it was bad, by its clear samples, and by the existence of readings.
 func TestLeavingALevel(t *testing.T) {
-	t.Parallel()
 	l := Level{Severity: incident.Warning, When: Value(device.TemperatureMargin).AtMost(0), For: of(2, 3)}
 	c := &Check{ID: "one", Levels: []Level{l}}
 	for name, x := range map[string]struct {
@@ -89,7 +86,6 @@ func TestLeavingALevel(t *testing.T) {
 // TestHurriedLevels checks which levels a look of a few seconds can
 // judge, and by how many samples.
 func TestHurriedLevels(t *testing.T) {
-	t.Parallel()
 	margin := func() *Signal { return Value(device.TemperatureMargin) }
 	for name, c := range map[string]struct {
 		level Level

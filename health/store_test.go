@@ -20,7 +20,6 @@ type remembered struct {
 // TestKeysStay holds the keys of the state and of the events in it: the next version reads what this one wrote, and
 // other programs read the events. A key that changes needs another savedVersion or incident.EventVersion.
 func TestKeysStay(t *testing.T) {
-	t.Parallel()
 	var all []string
 	var add func(of reflect.Type, at string)
 	add = func(of reflect.Type, at string) {
@@ -110,7 +109,6 @@ func TestUnusableStateIsMovedAside(t *testing.T) {
 // TestUnreadableStateIsAnError puts a directory in place of the state, and a file in place of its
 // directory: the agent reports it, whether it saves its state or loads it.
 func TestUnreadableStateIsAnError(t *testing.T) {
-	t.Parallel()
 	got, file := remembered{Count: 7}, filepath.Join(t.TempDir(), "file")
 	fixture.Must(t, os.WriteFile(file, nil, 0o600))
 	s := Store{Dir: filepath.Join(file, "state")}

@@ -15,7 +15,6 @@ import (
 
 // internal/config/testdata/invalid has the settings that are refused.
 func TestValidSettings(t *testing.T) {
-	t.Parallel()
 	fixture.Must(t, Settings{EnableAlerts: []string{"slow_gpu", "GPUTemperatureOutlier"}, Disable: []string{"GPULemon"},
 		Labels: map[string]string{"cluster": "a"}, Thresholds: map[string]map[string]string{
 			"slow_gpu": {"warning": "70 %", "critical": "0.5"}, "GPUMemoryLeak": {"info": "30m"},
@@ -24,7 +23,6 @@ func TestValidSettings(t *testing.T) {
 
 // TestThresholdsOfALevel holds which levels have another threshold, and where each ends.
 func TestThresholdsOfALevel(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		check, severity, text string
 		levels                []int // those that have it

@@ -14,7 +14,6 @@ import (
 // TestVerdictOfAGPU checks the verdict on a GPU by its readings and findings:
 // the check reads the margin.
 func TestVerdictOfAGPU(t *testing.T) {
-	t.Parallel()
 	const cool, warm, hot, none = 50, -1, -20, 1000
 	for name, c := range map[string]struct {
 		up     float64
@@ -67,7 +66,6 @@ func TestVerdictOfAGPU(t *testing.T) {
 // TestVerdictOfANode checks the verdict on a host by its own findings, and for
 // a host without a GPU. The faults of a workload or a tenant do not affect it.
 func TestVerdictOfANode(t *testing.T) {
-	t.Parallel()
 	gpus := []Health{{GPU: "0", UUID: "GPU-0"}}
 	gpu := incident.Entity{GPU: "0", UUID: "GPU-0"}
 	for name, c := range map[string]struct {
@@ -129,7 +127,6 @@ func TestVerdictOfANode(t *testing.T) {
 
 // TestVerdictAsJSON holds the keys that other programs read.
 func TestVerdictAsJSON(t *testing.T) {
-	t.Parallel()
 	at := birth
 	v := Verdict{Node: "n", Time: at, Status: incident.Degraded, Reason: "r",
 		GPUs: []Health{{"0", "GPU-0", incident.Unknown, "is late"}},

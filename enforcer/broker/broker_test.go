@@ -23,7 +23,6 @@ import (
 )
 
 func TestSession(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{FailClosed: true, Policy: book{func(f Facts, wished string) (string, error) {
 		fixture.If(t, f.PID != os.Getpid() || int(f.UID) != os.Getuid() || f.Cgroup == "" || f.Exe == "",
 			"the facts are %+v", f)
@@ -99,7 +98,6 @@ func sum(counts []uint64) (n uint64) {
 }
 
 func TestWrongStates(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{}, nil)
 	for _, first := range []wire.Type{wire.TypePing, wire.TypeReserve, wire.TypeCommit, wire.TypeAcquire,
 		wire.TypeYield} {
@@ -139,7 +137,6 @@ func TestWrongStates(t *testing.T) {
 }
 
 func TestHostileFrames(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{}, nil)
 	c := dial(t, b, "a", 1)
 	for _, frame := range [][]byte{{1}, make([]byte, 32), make([]byte, 4096), make([]byte, 9000)} {
@@ -171,7 +168,6 @@ func TestHostileFrames(t *testing.T) {
 // TestSessionsBeginDuringARecount opens sessions while the books are compared
 // with the driver's listing. The race detector judges it.
 func TestSessionsBeginDuringARecount(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{}, nil)
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -194,7 +190,6 @@ func TestSessionsBeginDuringARecount(t *testing.T) {
 }
 
 func TestRefusedHello(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{}, nil)
 	for code, h := range map[wire.Code]*wire.Hello{
 		wire.CodeTenant: hello("nobody", 1),
@@ -212,7 +207,6 @@ func TestRefusedHello(t *testing.T) {
 // they are too many. The log and the statistics report an unknown one. Each session counts once, and the log has
 // one line.
 func TestUngoverned(t *testing.T) {
-	t.Parallel()
 	var said fixture.Transcript
 	b := start(t, Options{Known: func(uuid string) bool { return !strings.HasSuffix(uuid, "02") },
 		Logger: slog.New(slog.NewTextHandler(&said, nil))}, func(b *Broker) { b.timing.maxGPUs = 2 })
@@ -237,7 +231,6 @@ func TestUngoverned(t *testing.T) {
 // TestUngovernedClosed holds that a GPU that the broker does not know is closed
 // if the broker fails closed: no launch passes there, and no memory is given.
 func TestUngovernedClosed(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{FailClosed: true, Known: func(uuid string) bool {
 		return !strings.HasSuffix(uuid, "02")
 	}}, nil)
@@ -258,7 +251,6 @@ func TestUngovernedClosed(t *testing.T) {
 // that was taken for a GPU because there was no driver to ask. Each is governed, under
 // its own name, from the process's next session on, which begins at once.
 func TestKnownLater(t *testing.T) {
-	t.Parallel()
 	for prefix, known := range map[string]func(uuid string, later bool) bool{
 		"GPU-": func(uuid string, later bool) bool { return uuid[:4] == "GPU-" && (later || uuid[len(uuid)-2:] != "02") },
 		"MIG-": func(uuid string, later bool) bool {
@@ -288,7 +280,6 @@ func TestKnownLater(t *testing.T) {
 
 // TestMIG governs a MIG device as a GPU of its own, under its own name.
 func TestMIG(t *testing.T) {
-	t.Parallel()
 	known := func(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") == strings.HasSuffix(uuid, "02") }
 	b := start(t, Options{Known: known, Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}})}, nil)
 	c, d := dial(t, b, "a", 1, 2), dial(t, b, "a", 2)
@@ -310,7 +301,6 @@ func TestMIG(t *testing.T) {
 // TestSlowHello has a policy that takes long over a process: others are served
 // meanwhile, and the process is not dropped, as one is that says nothing.
 func TestSlowHello(t *testing.T) {
-	t.Parallel()
 	handled, goOn := make(chan struct{}), make(chan struct{})
 	var jump func(time.Duration)
 	b := start(t, Options{Policy: book{who: func(_ Facts, wished string) (string, error) {
@@ -385,7 +375,6 @@ func TestBooksAreNotLost(t *testing.T) {
 }
 
 func TestLimitsOfSessions(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{MaxPerPID: 2}, nil)
 	first := dial(t, b, "a", 1)
 	dial(t, b, "b", 1)
@@ -403,7 +392,6 @@ func TestLimitsOfSessions(t *testing.T) {
 }
 
 func TestSocket(t *testing.T) {
-	t.Parallel()
 	path := socket(t)
 	b := start(t, Options{Socket: path}, nil)
 	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o666 {
@@ -453,7 +441,6 @@ func TestStatsMessage(t *testing.T) {
 
 // TestTheBrokersOwnDelayIsNotTheCallers lets the deadline of HELLO pass while a message waits.
 func TestTheBrokersOwnDelayIsNotTheCallers(t *testing.T) {
-	t.Parallel()
 	pair := fixture.Value(unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0))(t)
 	s := &session{b: start(t, Options{}, nil), line: line{fd: pair[0]}}
 	t.Cleanup(func() { s.close(); _ = unix.Close(pair[1]) })
@@ -472,7 +459,6 @@ func TestTheBrokersOwnDelayIsNotTheCallers(t *testing.T) {
 // TestAnAllocationIsPutOff asks again for an allocation without room: the refusals in between count as none.
 // One beyond the tenant's own cap fails at once.
 func TestAnAllocationIsPutOff(t *testing.T) {
-	t.Parallel()
 	var room atomic.Uint64
 	room.Store(100)
 	asked, granted := make(chan Request, 8), make(chan Request, 8)
@@ -513,7 +499,6 @@ func TestAnAllocationIsPutOff(t *testing.T) {
 
 // TestNothingIsLentThatStays lends to who takes memory that can give way.
 func TestNothingIsLentThatStays(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{Policy: book{quotas: map[string]Quota{"a": {Quota: quota.Quota{Reserved: 40}}}},
 		Stays: func(_ string, _ int, kind wire.Kind) bool { return kind == wire.KindManaged }}, nil)
 	h, c := hello("a", 1), connect(t, b.options.Socket)
@@ -529,7 +514,6 @@ func TestNothingIsLentThatStays(t *testing.T) {
 // TestUnlistedMemoryIsOthers has a tenant book memory that the driver does not list, in
 // sessions that come and go. Another one has it after some listings, and no sooner.
 func TestUnlistedMemoryIsOthers(t *testing.T) {
-	t.Parallel()
 	var known, listed atomic.Int64
 	b := start(t, Options{Policy: everybody(Quota{}), Capacity: func(string) uint64 { return 100 },
 		Holds: func(string, int) (uint64, time.Time, bool) {
@@ -571,7 +555,6 @@ func TestUnlistedMemoryIsOthers(t *testing.T) {
 // TestRunEndsDuringAMessage ends the broker while it handles a message: it hangs up at once, and the rest of
 // that message, which needs the broker's mutex, keeps nothing from its end.
 func TestRunEndsDuringAMessage(t *testing.T) {
-	t.Parallel()
 	handled, goOn := make(chan struct{}), make(chan struct{})
 	b, err := New(Options{Socket: socket(t), Policy: book{who: func(Facts, string) (string, error) {
 		close(handled)
@@ -594,7 +577,6 @@ func TestRunEndsDuringAMessage(t *testing.T) {
 // TestAlarm holds that an alarm rings at its time, though nobody reads it, does
 // not ring after it was reset or closed, and that the wait ends with the broker.
 func TestAlarm(t *testing.T) {
-	t.Parallel()
 	l := fixture.Value(newLoop(nil))(t)
 	clock := newClock()
 	for _, after := range []time.Duration{5 * time.Millisecond, -time.Second} { // a time in the past rings at once
@@ -615,7 +597,6 @@ func TestAlarm(t *testing.T) {
 }
 
 func TestGroups(t *testing.T) {
-	t.Parallel()
 	path := filepath.Join(t.TempDir(), "status")
 	for text, want := range map[string][]uint32{
 		"Name:\tGroups: 7\nUid:\t0\t0\t0\t0\nGroups:\t4 27 1000 \nNStgid:\t1\n": {4, 27, 1000},

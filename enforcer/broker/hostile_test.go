@@ -293,7 +293,6 @@ func TestHoard(t *testing.T) {
 // TestAway lets a broker stand still for longer than processes wait for its heartbeat. Its
 // answers are then doubted for a while, as after its start.
 func TestAway(t *testing.T) {
-	t.Parallel()
 	var jump func(time.Duration)
 	b := start(t, Options{}, func(b *Broker) {
 		b.timing.heartbeat, b.timing.stale = time.Millisecond, 10*time.Minute
@@ -342,7 +341,6 @@ func TestSharesOfSessions(t *testing.T) {
 
 // TestRefusalsBlameTheRightOwner has an owner take all sessions that it can get beside others that did.
 func TestRefusalsBlameTheRightOwner(t *testing.T) {
-	t.Parallel()
 	for others, want := range map[int]bool{0: false, 1: false, 10: false, 13: true, 60: true, -13: false, -60: false} {
 		b := start(t, Options{MaxSessions: 1200}, nil)
 		last := 0
@@ -368,7 +366,6 @@ func TestRefusalsBlameTheRightOwner(t *testing.T) {
 
 // TestFull fills a broker to its last session.
 func TestFull(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{MaxSessions: 1}, nil)
 	c := dial(t, b, "a", 1)
 	d := connect(t, b.options.Socket)
@@ -394,7 +391,6 @@ func TestFewSessionsOfAProcess(t *testing.T) {
 // others are always served. The processes of a workload share its number, and a process of it that is refused
 // for that reason passes for refused, and is not excused.
 func TestCalls(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{Socket: open(t)}, func(b *Broker) {
 		b.timing.callsOfProcess, b.timing.callsOfOwner = 5, 8
 		b.stopClock()
@@ -442,7 +438,6 @@ func TestSilentSessionsGoFirst(t *testing.T) {
 
 // TestUnreadCounts counts an ended session until its last message is read, or its process hangs up.
 func TestUnreadCounts(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{MaxPerPID: 2}, func(b *Broker) { b.timing.heartbeat = 5 * time.Millisecond })
 	leave := func() *client {
 		c := connect(t, b.options.Socket)
@@ -467,7 +462,6 @@ func TestUnreadCounts(t *testing.T) {
 
 // TestUnreadStatistics asks again before it has read the answer, and too often.
 func TestUnreadStatistics(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{}, func(b *Broker) {
 		b.timing.asks = 1
 		b.stopClock()

@@ -13,7 +13,6 @@ import (
 )
 
 func TestRate(t *testing.T) {
-	t.Parallel()
 	var r rate
 	at := time.Hour
 	taken := func(limit int) (n int) {
@@ -56,7 +55,6 @@ func TestRateOfOwner(t *testing.T) {
 
 // TestOrder holds that answers come in the order of the requests, refusals included.
 func TestOrder(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{}, nil)
 	c := dial(t, b, "a", 1)
 	c.send(wire.TypeReserve, &wire.Memory{Bytes: 1})

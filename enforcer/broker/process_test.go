@@ -158,7 +158,6 @@ func TestKill(t *testing.T) {
 
 // TestProcessExitIsSeenAtOnce has a process end of which nobody else has heard yet.
 func TestProcessExitIsSeenAtOnce(t *testing.T) {
-	t.Parallel()
 	e := fixture.Value(newExits())(t)
 	defer e.Close()
 	cmd := exec.Command("sleep", "600")
@@ -203,7 +202,6 @@ func TestStop(t *testing.T) {
 
 // TestConnectionLost keeps charging the memory of a living process until it resumes.
 func TestConnectionLost(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}})}, nil)
 	c := dial(t, b, "a", 1)
 	c.take(70)
@@ -238,7 +236,6 @@ func TestConnectionLost(t *testing.T) {
 // until then. A RESUME that it gave up may be served even later: that charges neither the memory
 // again, nor what the driver itself needs for the process.
 func TestALateWelcomeIsChargedOnce(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 200}}),
 		Holds: func(string, int) (uint64, time.Time, bool) { return 70 + 20, time.Now(), true }}, nil)
 	dial(t, b, "a", 1) // another one of its tenant
@@ -273,7 +270,6 @@ func TestALateWelcomeIsChargedOnce(t *testing.T) {
 
 // TestTracesAreShownWhenAskedFor does not wait for the next look at them.
 func TestTracesAreShownWhenAskedFor(t *testing.T) {
-	t.Parallel()
 	var shown atomic.Int64
 	b := start(t, Options{Observe: func(one Traced) {
 		if one.PID == os.Getpid() && one.Trace != nil {
@@ -292,7 +288,6 @@ func TestTracesAreShownWhenAskedFor(t *testing.T) {
 
 // TestRestart resumes sessions at the next broker, even beyond the cap.
 func TestRestart(t *testing.T) {
-	t.Parallel()
 	path := socket(t)
 	policy := everybody(Quota{Quota: quota.Quota{Memory: 100}})
 	var h *wire.Hello
@@ -365,7 +360,6 @@ func TestHangUpOfALivingProcess(t *testing.T) {
 // driver was asked, and then hang up: what the driver needs for the process is
 // known from an earlier listing. Later the driver lists only what is left.
 func TestHangUpAfterTheDriverWasAsked(t *testing.T) {
-	t.Parallel()
 	const own = 20 // that the driver needs itself
 	for what, change := range map[string]func(*client){
 		"took":  func(c *client) { c.take(15) },
@@ -407,7 +401,6 @@ func TestHangUpAfterTheDriverWasAsked(t *testing.T) {
 // program, which the driver lists before the session has ended. The broker remembers what the
 // driver needs for it: nothing stays charged.
 func TestAProcessThatResumedBeginsAnew(t *testing.T) {
-	t.Parallel()
 	const own = 20 // the driver's own need
 	var listed, asked atomic.Int64
 	listed.Store(70 + own)
@@ -444,7 +437,6 @@ func TestAProcessThatResumedBeginsAnew(t *testing.T) {
 // TestResumeIsHeldAgainstTheDriver resumes with more than the driver lists for
 // the process, which it lists from the first second on.
 func TestResumeIsHeldAgainstTheDriver(t *testing.T) {
-	t.Parallel()
 	var listed atomic.Uint64
 	listed.Store(70)
 	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 60}}),
@@ -480,7 +472,6 @@ func TestResumeIsHeldAgainstTheDriver(t *testing.T) {
 
 // TestChild lets a forked child speak over its parent's connection.
 func TestChild(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{}, nil)
 	c := dial(t, b, "a", 1)
 	c.take(70)
@@ -499,7 +490,6 @@ func TestChild(t *testing.T) {
 
 // TestOldKernel identifies clients without SO_PEERPIDFD.
 func TestOldKernel(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{}, func(b *Broker) { b.pidfd = func(int, int) (int, error) { return -1, unix.ENOPROTOOPT } })
 	run(t, b, "a", 1, 70).kill()
 	eventually(t, "its memory is free", func() bool { return b.tenant("a").MemoryUsed == 0 })
@@ -514,7 +504,6 @@ func TestOldKernel(t *testing.T) {
 }
 
 func TestPageSeals(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{}, nil)
 	c := dial(t, b, "a", 1)
 	for name, future := range map[string]int{"page": unix.F_SEAL_FUTURE_WRITE, "page of an old kernel": 0} {

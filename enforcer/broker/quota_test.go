@@ -40,7 +40,6 @@ func (l *live) hold(b *Broker, held bool) {
 
 // TestHeldAlone pauses a tenant that has the GPU alone, and releases it again.
 func TestHeldAlone(t *testing.T) {
-	t.Parallel()
 	p := alive(nil)
 	b := start(t, Options{Policy: p}, nil)
 	c := dial(t, b, "a", 1)
@@ -61,7 +60,6 @@ func TestHeldAlone(t *testing.T) {
 
 // TestHeldBesideAnother pauses a tenant while it is held, and then resumes with its earlier wish.
 func TestHeldBesideAnother(t *testing.T) {
-	t.Parallel()
 	p := alive(nil)
 	b := start(t, Options{Policy: p}, endless)
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
@@ -80,7 +78,6 @@ func TestHeldBesideAnother(t *testing.T) {
 // TestIdleWaits passes classes to the schedule: an idle tenant has the GPU only
 // when no other tenant wants it.
 func TestIdleWaits(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{Turn: time.Millisecond, Policy: book{quotas: map[string]Quota{
 		"a": {}, "b": {Quota: quota.Quota{LaunchWait: quota.Wait(time.Nanosecond)}, Class: schedule.Idle, Weight: 1e-3},
 	}}}, nil)
@@ -99,7 +96,6 @@ func TestIdleWaits(t *testing.T) {
 
 // TestWaitUnderWay holds that a wait counts before it ends.
 func TestWaitUnderWay(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{Policy: book{quotas: map[string]Quota{"b": {Class: schedule.Idle}}}}, nil)
 	dial(t, b, "a", 1) // and keeps the GPU
 	d := dial(t, b, "b", 1)
@@ -112,7 +108,6 @@ func TestWaitUnderWay(t *testing.T) {
 
 // TestRates divides a tenant's copy rate equally among its sessions.
 func TestRates(t *testing.T) {
-	t.Parallel()
 	p := alive(map[string]Quota{"a": {Link: 100, Copy: 1}})
 	b := start(t, Options{Policy: p}, nil)
 	c, d := dial(t, b, "a", 1), dial(t, b, "a", 2, 1)
@@ -143,7 +138,6 @@ func TestRates(t *testing.T) {
 
 // TestReserved keeps memory for an absent tenant.
 func TestReserved(t *testing.T) {
-	t.Parallel()
 	var capacity atomic.Uint64
 	capacity.Store(100)
 	p := alive(map[string]Quota{"a": {}, "b": {Quota: quota.Quota{Reserved: 40}}})
@@ -178,7 +172,6 @@ func TestReserved(t *testing.T) {
 // TestRefreshOfNothing holds that a refresh without a change writes and sends
 // nothing, and repeats no refusal.
 func TestRefreshOfNothing(t *testing.T) {
-	t.Parallel()
 	p := alive(map[string]Quota{"a": {Quota: quota.Quota{Memory: 100}, Link: 5}})
 	b := start(t, Options{Policy: p}, nil)
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
@@ -201,7 +194,6 @@ func TestRefreshOfNothing(t *testing.T) {
 }
 
 func TestSessions(t *testing.T) {
-	t.Parallel()
 	var said fixture.Transcript
 	b := start(t, Options{Logger: slog.New(slog.NewTextHandler(&said, nil)), Enforcer: func() *wire.EnforcerStats {
 		return &wire.EnforcerStats{Actions: []wire.ActionStats{{Tenant: "a"}}}
@@ -231,7 +223,6 @@ func TestSessions(t *testing.T) {
 }
 
 func TestNotice(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{}, nil)
 	c := dial(t, b, "a", 1)
 	b.Notice("of another", os.Getpid()+1)

@@ -64,7 +64,6 @@ func TestTurns(t *testing.T) {
 // A tenant beside one whose launches must not wait may queue little, even if
 // the latter is idle. The urgent tenant's own queue is not limited by that.
 func TestUrgent(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{InFlight: 300 * time.Microsecond, Turn: 5 * time.Millisecond,
 		Policy: book{quotas: map[string]Quota{"a": {},
 			"b": {Quota: quota.Quota{LaunchWait: quota.Wait(time.Millisecond)}}}}}, nil)
@@ -102,7 +101,6 @@ func TestIdleNeighbours(t *testing.T) {
 
 // TestAlone checks that a session without a context does not count as present.
 func TestAlone(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{}, nil)
 	c, d := dial(t, b, "a", 1), look(t, b, "b", 1)
 	d.sync()
@@ -154,7 +152,6 @@ func contended(t *testing.T, change func(*Broker)) (b *Broker, c, d *client) {
 // TestUndrained checks that a drain report about another turn or another
 // tenant, or a repeated one, lets nobody run.
 func TestUndrained(t *testing.T) {
-	t.Parallel()
 	_, c, d := contended(t, inTurns(time.Hour))
 	before, turn := d.page.Turn(0).Turn, c.page.Turn(0).Turn
 	c.yield(0, wire.WhyUndrained)
@@ -228,7 +225,6 @@ func TestStoppedTurn(t *testing.T) {
 
 // TestDeath ends the connection of a tenant that does not drain. The other one has the GPU without the drain.
 func TestDeath(t *testing.T) {
-	t.Parallel()
 	_, c, d := contended(t, endless)
 	c.close()
 	d.mode(0, wire.ModeOpen)
@@ -236,7 +232,6 @@ func TestDeath(t *testing.T) {
 
 // TestTwoGPUs shares each GPU separately.
 func TestTwoGPUs(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{}, nil)
 	c := dial(t, b, "a", 1, 2)
 	d := dial(t, b, "b", 2)
@@ -285,7 +280,6 @@ func TestGang(t *testing.T) {
 
 // TestAGangHasOneOwner has sessions of a tenant name one communicator, on a GPU each.
 func TestAGangHasOneOwner(t *testing.T) {
-	t.Parallel()
 	for owners, want := range map[int64]uint64{1: 1, 2: 0} {
 		var n atomic.Int64
 		owner := func(Facts) string { return fmt.Sprint(n.Add(1) % owners) }
@@ -305,7 +299,6 @@ func TestAGangHasOneOwner(t *testing.T) {
 
 // TestHeartbeat checks the heartbeat on the pages.
 func TestHeartbeat(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{}, func(b *Broker) { b.timing.heartbeat = time.Millisecond })
 	c := dial(t, b, "a", 1)
 	was := c.page.Heartbeat()
@@ -368,7 +361,6 @@ func TestAbsent(t *testing.T) {
 
 // TestAbsentFromTheStart has a process open a session that is suspended: its first look at the page says so.
 func TestAbsentFromTheStart(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{}, endless)
 	b.Absent(map[int]bool{os.Getpid(): true})
 	c := dial(t, b, "a", 1)
@@ -417,7 +409,6 @@ func TestReloadKeepsTheWish(t *testing.T) {
 
 // TestReload moves sessions to other tenants, and changes a cap.
 func TestReload(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{}, nil)
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
 	c.take(70)
@@ -455,7 +446,6 @@ func TestReload(t *testing.T) {
 
 // TestUsage adds up the usage that a tenant's sessions report. Some values are totals since their begin.
 func TestUsage(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{}, nil)
 	c, d := dial(t, b, "a", 1), dial(t, b, "a", 1)
 	for _, u := range []struct {
@@ -487,7 +477,6 @@ func TestUsage(t *testing.T) {
 
 // TestBooksOutliveTheScheduleOfATenant holds that the books continue when the tenant returns, even if the schedule has forgotten it.
 func TestBooksOutliveTheScheduleOfATenant(t *testing.T) {
-	t.Parallel()
 	b := start(t, Options{}, nil)
 	for range 3 {
 		c := dial(t, b, "a", 1)
