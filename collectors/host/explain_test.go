@@ -53,7 +53,6 @@ func files(me string, more fstest.MapFS) fstest.MapFS {
 }
 
 func TestExplain(t *testing.T) {
-	t.Parallel()
 	text := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s)} }
 	selinux := fstest.MapFS{"sys/fs/selinux/enforce": text("1"),
 		"proc/self/attr/current": text("system_u:system_r:container_t:s0:c1,c2\x00")}
@@ -116,7 +115,6 @@ func TestExplain(t *testing.T) {
 		"unknown identity":  {"", nil, "/dev/open", unix.EACCES, both, "an access control list (getfacl)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			for kind, err := range map[string]error{
 				"file":   &fs.PathError{Op: "open", Path: c.path, Err: c.err},
 				"rename": &os.LinkError{Op: "rename", Old: "x", New: c.path, Err: c.err},

@@ -253,7 +253,6 @@ func TestDriver(t *testing.T) {
 }
 
 func TestNodes(t *testing.T) {
-	t.Parallel()
 	proc := t.TempDir()
 	for address, information := range map[string]string{
 		"0000:06:00.0": "Model: \t\t NVIDIA H100\nDevice Minor: \t 0\nGPU Excluded:\t No\n",

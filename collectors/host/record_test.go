@@ -23,7 +23,6 @@ func writeRecord(t *testing.T, dir, job, text string) {
 }
 
 func TestJobRecord(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	good := "JOB=7\nUSER=ada\nUID=1000\nACCOUNT=lab=1\nPARTITION=gpu\nGPUS=0,2-3\nLATER=x\n"
 	writeRecord(t, dir, "7", good)
@@ -101,7 +100,6 @@ func TestSlurmJobIsRecorded(t *testing.T) {
 // TestRecordedAllocations checks that a job with a record has the GPUs in it,
 // with or without a process.
 func TestRecordedAllocations(t *testing.T) {
-	t.Parallel()
 	jobs, root := t.TempDir(), t.TempDir()
 	writeRecord(t, jobs, "1", "JOB=1\nGPUS=0,1\nSLUID=s7QANTV3WPV400\n")
 	writeRecord(t, jobs, "2", "JOB=2\nGPUS=\n")

@@ -131,7 +131,6 @@ func TestChildrenEndWithTheirParent(t *testing.T) {
 
 // TestNoChild expects the state unknown for a host on which no child can start.
 func TestNoChild(t *testing.T) {
-	t.Parallel()
 	r := Run(t.Context(), Options{Node: "node7", children: &worker.Kind{}})
 	if text, status := r.Report("text", incident.Warning); status != 3 || !strings.Contains(text, "earlier children") {
 		t.Errorf("exit status %d\n%s", status, text)
@@ -159,7 +158,6 @@ func mute(t *testing.T, ends bool) (c *child, orders *json.Decoder, answers io.W
 // TestChildIsLate expects a child to have exactly its time. A child that does
 // not answer is given up, and receives no more orders.
 func TestChildIsLate(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, orders, answers := mute(t, true)
 		begun := time.Now()
@@ -189,7 +187,6 @@ func TestChildIsLate(t *testing.T) {
 // TestChildEndsWithItsTest expects a test's end to end its child, and to accuse no GPU, also where
 // the answer is broken by then.
 func TestChildEndsWithItsTest(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, orders, answers := mute(t, true)
 		ctx, end := context.WithCancel(t.Context())
@@ -205,7 +202,6 @@ func TestChildEndsWithItsTest(t *testing.T) {
 
 // TestChildStays expects a child that does not end by itself to be given up in time.
 func TestChildStays(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, _, _ := mute(t, false)
 		begun := time.Now()

@@ -151,7 +151,6 @@ func TestDiagTestsNamedGPUs(t *testing.T) {
 }
 
 func TestUse(t *testing.T) {
-	t.Parallel()
 	for want, g := range map[string]GPU{
 		"":                                  {Taken: 64 << 20},
 		"it is in use by process 7":         {Users: []int{7}, Taken: 1 << 40},
@@ -182,7 +181,6 @@ func TestEnvironmentOfAChild(t *testing.T) {
 // TestTimesOfPlans expects the pairs of a host to share their time, and
 // deadlines to add half of the time.
 func TestTimesOfPlans(t *testing.T) {
-	t.Parallel()
 	p := Plan{Pairs: time.Second}
 	for pairs, want := range map[int]time.Duration{
 		0: 500 * time.Millisecond, 1: 500 * time.Millisecond, 2: 250 * time.Millisecond, 28: time.Second / 56,

@@ -83,7 +83,6 @@ func unlike(all, usual []Result) string {
 }
 
 func TestMemoryIsJudged(t *testing.T) {
-	t.Parallel()
 	bad := badWord{Address: 0x10, Want: 0xf0, Got: 0x0f}
 	for name, c := range map[string]struct {
 		reading *memoryReading
@@ -108,7 +107,6 @@ func TestMemoryIsJudged(t *testing.T) {
 }
 
 func TestArithmeticIsJudged(t *testing.T) {
-	t.Parallel()
 	wrong := Sums{Tiles: 5, Wrong: 2, Got: 0x11, Want: 0x12}
 	for name, c := range map[string]struct {
 		change func(*card)
@@ -164,7 +162,6 @@ func TestArithmeticIsJudged(t *testing.T) {
 }
 
 func TestTalliesAdd(t *testing.T) {
-	t.Parallel()
 	first := &unitTally{Took: 1, Operations: 2, Of: map[int]Sums{
 		0: {Tiles: 10, Wrong: 1, Got: 5, Want: 6},
 		1: {Tiles: 10, Got: 7, Want: 8},
@@ -198,7 +195,6 @@ func unexplained(mhz, least, most, watts, limit int) string {
 }
 
 func TestLoadIsJudged(t *testing.T) {
-	t.Parallel()
 	const capped = nvml.ClocksEventReasonSwPowerCap
 	low := Vitals{Clock: 1799e6, MostClock: 2000e6, Power: 600, Limit: 700, Celsius: 55}
 	// some returns readings with the reasons, and others without.
@@ -267,7 +263,6 @@ func TestLoadIsJudged(t *testing.T) {
 // TestClocksOfPeers expects a clock to be compared with those of other GPUs of
 // the model.
 func TestClocksOfPeers(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*test)
 		reason uint64
@@ -300,7 +295,6 @@ func TestClocksOfPeers(t *testing.T) {
 }
 
 func TestMedianAndSteady(t *testing.T) {
-	t.Parallel()
 	o := well(6)
 	for i, c := range o.cards {
 		c.Taken = map[int]uint64{0: 900, 1: 5, 2: 1, 3: 3, 4: 4, 5: 0}[i]
@@ -334,7 +328,6 @@ func TestMedianAndSteady(t *testing.T) {
 }
 
 func TestCopiesAreJudged(t *testing.T) {
-	t.Parallel()
 	usual := well(1).copies(well(1).cards[0])
 	least := "0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s are possible\n" +
 		"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
@@ -397,7 +390,6 @@ func TestCopiesAreJudged(t *testing.T) {
 }
 
 func TestErrorsAreJudged(t *testing.T) {
-	t.Parallel()
 	type counters = map[string]uint64
 	for name, c := range map[string]struct {
 		before, after Record
@@ -457,7 +449,6 @@ func TestErrorsAreJudged(t *testing.T) {
 }
 
 func TestPairsAreJudged(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		speeds []float64 // GB/s of 0 to 1, 1 to 0, and 0 to 1 again
 		change func(*test)
@@ -533,7 +524,6 @@ func TestPairsAreJudged(t *testing.T) {
 }
 
 func TestLinksBetween(t *testing.T) {
-	t.Parallel()
 	o := well(2)
 	a, b := o.cards[0], o.cards[1]
 	a.readings[Open].Record.Links = []Link{{"pci1", 1}, {"", 2}, {"pci9", 4}, {"pci1", 8}}
@@ -552,7 +542,6 @@ func TestLinksBetween(t *testing.T) {
 // TestReportOfAHost expects the states of GPUs and host to follow from the
 // results.
 func TestReportOfAHost(t *testing.T) {
-	t.Parallel()
 	warns := func(c *card) { c.readings[Copies].Link.Width = 8 }
 	fails := func(c *card) { c.readings[Memory].Memory.Errors = 1 }
 	stops := func(c *card) { c.failed, c.in = errors.New("gone"), Copies }
@@ -604,7 +593,6 @@ func TestReportOfAHost(t *testing.T) {
 
 // TestReportOrder expects a host's results in their order, and its time.
 func TestReportOrder(t *testing.T) {
-	t.Parallel()
 	o := well(3)
 	o.begun = o.begun.Add(-12345 * time.Millisecond)
 	o.cards[0].failed, o.cards[0].in = errors.New("gone"), Copies
@@ -626,7 +614,6 @@ func TestReportOrder(t *testing.T) {
 }
 
 func TestFindings(t *testing.T) {
-	t.Parallel()
 	since := time.Unix(1e9, 0)
 	r := Result{Test: "clock", GPU: "3", UUID: "GPU-3", Value: 7}.fails(incident.Warning, "%s it is", "slow")
 	want := health.Finding{
@@ -641,7 +628,6 @@ func TestFindings(t *testing.T) {
 }
 
 func TestModels(t *testing.T) {
-	t.Parallel()
 	for name, want := range map[string]model{
 		"NVIDIA H200":               {"NVIDIA H200", 4.8e12, 450e9},
 		"NVIDIA H200 NVL":           {"NVIDIA H200 NVL", 4.8e12, 450e9},
@@ -664,7 +650,6 @@ func TestModels(t *testing.T) {
 }
 
 func TestLanes(t *testing.T) {
-	t.Parallel()
 	for generation, want := range []float64{0, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563, 15.125, 0} { // GB/s
 		fixture.Near(t, lane(generation)/1e9, want, 0.0005, "a lane of generation %d carries … GB/s", generation)
 	}
@@ -672,7 +657,6 @@ func TestLanes(t *testing.T) {
 
 // TestTables expects a wrong table to be found when the program starts.
 func TestTables(t *testing.T) {
-	t.Parallel()
 	fixture.Equal(t, fmt.Sprint(rows("a\tb\n1\t2\n3\t4", 2)), "[[1 2] [3 4]]", "it is")
 	for says, wrong := range map[string]func(){
 		`"1\t2\n" has 2 columns instead of 3`: func() { rows("a\tb\tc\n1\t2\n", 3) },

@@ -13,7 +13,6 @@ import (
 )
 
 func TestAmounts(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		value float64
 		unit  string
@@ -33,7 +32,6 @@ func TestAmounts(t *testing.T) {
 }
 
 func TestTableOfResults(t *testing.T) {
-	t.Parallel()
 	r := &Report{Level: 2, Seconds: 1.25, Results: []Result{
 		{Test: "clock", GPU: "0", Verdict: Pass, Value: 2e9, Least: 1.5e9, Unit: "Hz", Detail: "well"},
 		{Test: "peer", GPU: "0", Peer: "1", Verdict: Skipped},
@@ -99,7 +97,6 @@ func TestExitStatuses(t *testing.T) {
 // TestCouldNotBegin expects a hanging driver to be a fault, and all else to be
 // unknown.
 func TestCouldNotBegin(t *testing.T) {
-	t.Parallel()
 	o := Options{Level: 3, Node: "node7"}
 	for why, want := range map[error]int{
 		errors.New("no"): 3,

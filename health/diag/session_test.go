@@ -118,7 +118,6 @@ func (l *lab) work(t *testing.T, orders ...Order) (readings []Reading) {
 }
 
 func TestWorkerOpens(t *testing.T) {
-	t.Parallel()
 	l := newLab()
 	l.XIDs = map[int][]uint64{0: {94}}
 	order := func(s Step) Order { return Order{Step: s, GPU: "GPU-0", For: time.Second, Peer: "GPU-1"} }
@@ -181,7 +180,6 @@ func TestWorkerFails(t *testing.T) {
 }
 
 func TestOldGPUs(t *testing.T) {
-	t.Parallel()
 	for capability, want := range map[int]string{70: "", 69: "its compute capability is 6.9, the kernels need 7.0"} {
 		l := newLab()
 		l.facts.Capability = capability
@@ -191,7 +189,6 @@ func TestOldGPUs(t *testing.T) {
 
 // TestMemoryTakesItsTime expects whole cycles until the time is over.
 func TestMemoryTakesItsTime(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		most   time.Duration
 		passes int
@@ -228,7 +225,6 @@ func TestMemoryTakesItsTime(t *testing.T) {
 // TestComputeTakesItsTime expects at least three launches, and then as many as
 // fit into the time.
 func TestComputeTakesItsTime(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		most     time.Duration
 		launches int
@@ -255,7 +251,6 @@ func TestComputeTakesItsTime(t *testing.T) {
 
 // TestLaunches expects launches long enough for a good measurement.
 func TestLaunches(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		took  time.Duration
 		fault Fault
@@ -293,7 +288,6 @@ func TestLaunches(t *testing.T) {
 // TestTallyKeepsTheFirst expects the report to show the first wrong sum of an
 // SM.
 func TestTallyKeepsTheFirst(t *testing.T) {
-	t.Parallel()
 	all := &unitTally{Of: map[int]Sums{}}
 	for _, s := range []Sums{{Tiles: 1}, {Tiles: 2, Wrong: 1, Got: 3, Want: 4}, {Tiles: 4, Wrong: 2, Got: 5, Want: 6}} {
 		all.add(Units[0], Tally{Took: launch, Of: map[int]Sums{7: s}}, 1)

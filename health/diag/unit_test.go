@@ -173,7 +173,6 @@ func TestSumsDistinguishNumbers(t *testing.T) {
 // TestPatternsCoverMemory expects each cycle to have every bit of a word 0 and
 // 1, and each word to differ from its neighbours. Cycles must differ.
 func TestPatternsCoverMemory(t *testing.T) {
-	t.Parallel()
 	const base = 0x7f0000000000
 	for n := range uint64(3) {
 		for i := range uint64(100) {
@@ -205,7 +204,6 @@ func TestPatternsCoverMemory(t *testing.T) {
 // TestUnits compares the kernels, the numbers that they multiply, and their count
 // of operations against those that were tried on GPUs. Run TestGPUDiagKernels before you accept others.
 func TestUnits(t *testing.T) {
-	t.Parallel()
 	var b strings.Builder
 	fmt.Fprintf(&b, "// pattern: %x\n\n", sha256.Sum256([]byte(patternPTX)))
 	for _, u := range Units {
@@ -217,7 +215,6 @@ func TestUnits(t *testing.T) {
 }
 
 func TestRates(t *testing.T) {
-	t.Parallel()
 	for r, want := range map[Rate]float64{
 		{5, 0}: 0, {5, -1}: 0, {5, 1}: 5e9, {5, 2 * time.Second}: 2.5, {5, time.Second / 2}: 10,
 	} {
