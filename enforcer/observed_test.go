@@ -260,7 +260,7 @@ func TestOwnerOfADeviceProcess(t *testing.T) {
 	zombie := exec.Command("true")
 	fixture.Must(t, zombie.Start())
 	defer func() { _ = zombie.Wait() }()
-	awaitZombie(t, zombie.Process.Pid)
+	fixture.Eventually(t, "its first thread ends", func() bool { return procs.State("/proc", zombie.Process.Pid) == 'Z' })
 	headless := startHeadless(t)
 	unit := &host.Workload{Key: "unit:a.service", Kind: host.KindUnit, Unit: "a.service"}
 	user := &host.Workload{Key: "user:0", Kind: host.KindUser}
@@ -304,14 +304,8 @@ int main(void) { pthread_t other; pthread_create(&other, 0, go_on, 0); pthread_e
 	cmd := exec.Command(program)
 	fixture.Must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	awaitZombie(t, cmd.Process.Pid)
+	fixture.Eventually(t, "its first thread ends", func() bool { return procs.State("/proc", cmd.Process.Pid) == 'Z' })
 	return cmd.Process.Pid
-}
-
-// awaitZombie waits until the first thread of a process has ended.
-func awaitZombie(t *testing.T, pid int) {
-	t.Helper()
-	fixture.Eventually(t, "its first thread ends", func() bool { return procs.State("/proc", pid) == 'Z' })
 }
 
 // TestConfigureDoesNotBlock gives two policies at the same moment to an enforcer whose

@@ -19,7 +19,6 @@ import (
 // A GPU drifts if a setting differs from its earlier value or from its
 // siblings'. A host with whole and divided GPUs does not drift.
 func TestConfigDrift(t *testing.T) {
-	t.Parallel()
 	host := func(mode, workload string, shows func(gpu int) float64) *derived.Snapshot {
 		var all []collectors.Sample
 		for i := range 8 {
@@ -232,7 +231,6 @@ func TestSettingsUnlikePeersAreNamed(t *testing.T) {
 // TestSettingSurvivesARestart changes settings under a workload, before the agent is replaced or meanwhile. An
 // administrator may have changed a limit meanwhile.
 func TestSettingSurvivesARestart(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		setting      string
 		then, later  float64 // the setting before and after the restart
@@ -412,7 +410,6 @@ func TestAbsent(t *testing.T) {
 // TestPersistenceIsTheNodes checks when the node reports that persistence mode
 // is off: on all GPUs, if most had it on.
 func TestPersistenceIsTheNodes(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		before, after string  // by GPU: on, off, or unknown
 		want          float64 // -1: no report

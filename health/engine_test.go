@@ -87,7 +87,6 @@ func TestEnterNeedsKOfN(t *testing.T) {
 }
 
 func TestLeaveNeedsTheClearThresholdAndTheHoldDown(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, hotCheck)
 	w.steps(3, hotAt(-1))
 	w.steps(60, hotAt(2)) // above the threshold that sets it, and below the one that clears it

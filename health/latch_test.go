@@ -190,7 +190,6 @@ func TestLatchSurvivesWithoutData(t *testing.T) {
 // that derive metrics: they show a dead GPU's metrics no longer than the last
 // step.
 func TestDerivedMetricsOfADeadGPUAreGone(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	read := func(up ...float64) (all []collectors.Sample) {
 		for i, v := range up {
@@ -310,7 +309,6 @@ func TestCompanionsRaiseNothing(t *testing.T) {
 // TestUnreadableStatisticsAreReported holds that the state of faults survives
 // unreadable statistics, and that their loss is an error.
 func TestUnreadableStatisticsAreReported(t *testing.T) {
-	t.Parallel()
 	w := lostBoth(t)
 	saved := fixture.Value(w.engine.Save("same"))(t)
 	for text, want := range map[string]bool{string(saved.Derived): false, `{"gpus": 1}`: true, "": false} {

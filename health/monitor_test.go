@@ -242,7 +242,6 @@ func TestLogKeysAreUnique(t *testing.T) {
 }
 
 func TestShadowChecksAlertWhenTheyAreTurnedOn(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{})
 		m.is(on("0", collectors.Up, 1), on("0", derived.PeerClockRatio, .5), on("0", device.TemperatureMargin, 20))

@@ -49,7 +49,6 @@ func TestUseOfTheAgent(t *testing.T) {
 // TestBlockedStateIsMovedLater blocks the destination of spoiled
 // state: nothing overwrites the state until the way is free.
 func TestBlockedStateIsMovedLater(t *testing.T) {
-	t.Parallel()
 	s := Store{Dir: t.TempDir()}
 	path := s.path()
 	fixture.Must(t, os.WriteFile(path, []byte("spoiled"), 0o600))
@@ -82,7 +81,6 @@ func TestBlockedStateIsMovedLater(t *testing.T) {
 // TestRestoredStatistics holds that the log says so if statistics start again,
 // and is silent if they go on.
 func TestRestoredStatistics(t *testing.T) {
-	t.Parallel()
 	for derived, want := range map[string]bool{"": false, `"no object"`: true} {
 		var log bytes.Buffer
 		m := NewMonitor(Options{Store: Store{Dir: t.TempDir()}, Log: slog.New(slog.NewTextHandler(&log, nil))}, Settings{})

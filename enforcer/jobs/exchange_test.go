@@ -109,7 +109,6 @@ func TestPipelines(t *testing.T) {
 
 // TestStageOnAnotherHost does not blame a stage that may wait for one there.
 func TestStageOnAnotherHost(t *testing.T) {
-	t.Parallel()
 	h := pipe(t, nil)
 	for _, r := range h.ranks {
 		r.put32(140, 5) // a fifth stage

@@ -82,7 +82,6 @@ func TestLies(t *testing.T) {
 
 // TestSecondRankOfOne lets a process claim a rank that another one has.
 func TestSecondRankOfOne(t *testing.T) {
-	t.Parallel()
 	h := newHost(t, 4)
 	h.trains(60)
 	for i := range 4 { // a process claims that it is in all communicators of the others

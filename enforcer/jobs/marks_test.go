@@ -68,7 +68,6 @@ func TestMarks(t *testing.T) {
 // TestAGPUThatGetsOnDoesNotHang lets the threads of a job stand, as in a step that
 // is longer than usual, while its GPUs get on in their collectives.
 func TestAGPUThatGetsOnDoesNotHang(t *testing.T) {
-	t.Parallel()
 	h := stepping(t, 2)
 	waits := func(r *rank, at int64) {
 		r.hangs(at)

@@ -77,7 +77,6 @@ func TestPace(t *testing.T) {
 
 // TestCheckpointsAreNotUsual: a process is judged by its other spans.
 func TestCheckpointsAreNotUsual(t *testing.T) {
-	t.Parallel()
 	var p pace
 	const ms = time.Millisecond
 	for at := int64(1e12); at < 1e12+300e9; {
@@ -91,7 +90,6 @@ func TestCheckpointsAreNotUsual(t *testing.T) {
 // TestPassingSlowness has a host that makes a program slow now and then. Nothing tells
 // why. What is like it is told no more, and what is more is.
 func TestPassingSlowness(t *testing.T) {
-	t.Parallel()
 	var p pace
 	at := int64(1e12)
 	do := func(lasts, wall, held time.Duration) (told string) {
@@ -117,7 +115,6 @@ func TestPassingSlowness(t *testing.T) {
 
 // TestTwoJudgementsAgree on a cause, and each knows what was around the steps.
 func TestTwoJudgementsAgree(t *testing.T) {
-	t.Parallel()
 	p := pace{usual: usual{mean: mean{shape: shape{wall: 1}}, seen: 1}}
 	wait := &mean{shape: shape{wall: 2, waiting: 1}, looks: 5}
 	gate := &mean{shape: shape{wall: 2, held: 1}, looks: 5}
@@ -138,7 +135,6 @@ func TestTwoJudgementsAgree(t *testing.T) {
 
 // TestSlownessEndsWithTheSteps stops a process that is slow.
 func TestSlownessEndsWithTheSteps(t *testing.T) {
-	t.Parallel()
 	var p pace
 	at := walk(&p, 1e12, stretch{time.Minute, 100 * time.Millisecond, 1, 40},
 		stretch{time.Minute, 150 * time.Millisecond, 1, 40})
@@ -164,7 +160,6 @@ func TestPausesExplainNothing(t *testing.T) {
 
 // TestEachCauseIsExplained compares the tables of causes.
 func TestEachCauseIsExplained(t *testing.T) {
-	t.Parallel()
 	for cause := range proofs {
 		fixture.Equal(t, wire.SlowCauses[cause] == "", false, "%s lacks an explanation:", cause)
 	}
@@ -172,7 +167,6 @@ func TestEachCauseIsExplained(t *testing.T) {
 }
 
 func TestUsualPauses(t *testing.T) {
-	t.Parallel()
 	var m pauseMeter
 	steps := func(n int, pause time.Duration) {
 		for range n {
@@ -198,7 +192,6 @@ func TestUsualPauses(t *testing.T) {
 
 // TestEvidenceIsTold compares the text of the evidence.
 func TestEvidenceIsTold(t *testing.T) {
-	t.Parallel()
 	usual := mean{shape: shape{wall: 0.5, waiting: 0.3, away: 0.1, busy: 0.3}}
 	usual.around[cpu], usual.around[clock] = 0.03, 0.95
 	slow := usual
@@ -232,7 +225,6 @@ func TestEvidenceIsTold(t *testing.T) {
 
 // TestCausesAreToldApart has steps that take longer for two reasons at a time.
 func TestCausesAreToldApart(t *testing.T) {
-	t.Parallel()
 	usual := mean{shape: shape{wall: 0.1, waiting: 0.09, away: 0.005, launching: 0.005, busy: 0.095}}
 	usual.around[clock] = 0.9
 	late := surroundings{cpu: 0.4, delayed: 0.6, clock: 0.9}
@@ -266,7 +258,6 @@ func TestCausesAreToldApart(t *testing.T) {
 
 // TestThreadMeter reads how long the main thread ran and waited for a processor.
 func TestThreadMeter(t *testing.T) {
-	t.Parallel()
 	h := newHost(t, 1)
 	var m threadMeter
 	if ran, waited := m.look(h.Observer.Procfs, 1000, 1e9); ran != 0 || waited != 0 || m.at != 0 {

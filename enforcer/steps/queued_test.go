@@ -51,7 +51,6 @@ func TestLaunchesThatWaitMarkNoStep(t *testing.T) {
 // TestLaunchesThatWaitEvaluateNothing has a step of 16 pieces, of which the launches of
 // the first wait for room. Its update is known nevertheless.
 func TestLaunchesThatWaitEvaluateNothing(t *testing.T) {
-	t.Parallel()
 	w := newWorld(1)
 	waits := false
 	op := func(kind string, n, kernels int) {

@@ -186,7 +186,6 @@ func TestLost(t *testing.T) {
 
 // Steps that nobody asked for in time are forgotten.
 func TestRing(t *testing.T) {
-	t.Parallel()
 	f, s := trained(600)
 	all := f.Steps(0, nil)
 	if len(all) != 256 || f.Finished() < 560 || all[255].End != s.now || all[0].End != s.now-255*24e6 {
@@ -349,7 +348,6 @@ func TestTurn(t *testing.T) {
 // A step ends after the wait in it, in the middle of a short pause between two calls, and
 // at the beginning of a long one. After lost events one begins with the first call.
 func TestEnd(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		pause time.Duration
 		wait  bool

@@ -220,7 +220,6 @@ func TestLinkComparedWithSiblings(t *testing.T) {
 }
 
 func TestLinksToOtherEndsAreNotSiblings(t *testing.T) {
-	t.Parallel()
 	r := newRig(1)
 	r.step(3*time.Minute, func() {
 		r.extra = linkSamples(r.gpus[0], 6, 0, 0)

@@ -22,7 +22,6 @@ import (
 
 // TestBareProgramSaysWhatItStarts: on a terminal, to somebody who named no command.
 func TestBareProgramSaysWhatItStarts(t *testing.T) {
-	t.Parallel()
 	screen, terminal := openTerminal(t)
 	root := t.TempDir()
 	over, end := context.WithCancel(t.Context())
@@ -42,7 +41,6 @@ func TestBareProgramSaysWhatItStarts(t *testing.T) {
 
 // TestFleetIsListedByItsScheme lists hosts over TLS with the scheme https.
 func TestFleetIsListedByItsScheme(t *testing.T) {
-	t.Parallel()
 	r, w := httptest.NewRequest(http.MethodGet, "https://fleet.example:9836/sd", nil), httptest.NewRecorder()
 	fleet{{hostConfig: &hostConfig{name: "node-001"}}}.targets(w, r)
 	want := `[{"targets":["fleet.example:9836"],` +
@@ -53,7 +51,6 @@ func TestFleetIsListedByItsScheme(t *testing.T) {
 }
 
 func TestLogLevelHidesLowerLevels(t *testing.T) {
-	t.Parallel()
 	levels := []string{"debug", "info", "warn", "error"}
 	for i, least := range levels {
 		var out bytes.Buffer
@@ -71,7 +68,6 @@ func TestLogLevelHidesLowerLevels(t *testing.T) {
 }
 
 func TestConsoleFormatIsForTerminals(t *testing.T) {
-	t.Parallel()
 	line := func(w *os.File, r *bufio.Reader, format string) string {
 		newLogger(w, "info", format).Info("here I am")
 		text := fixture.Value(r.ReadString('\n'))(t)

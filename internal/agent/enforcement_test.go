@@ -27,7 +27,6 @@ import (
 )
 
 func TestObserverIsOwnerOfDirectory(t *testing.T) {
-	t.Parallel()
 	f := flags{runtimeDir: t.TempDir()}
 	me := uint32(os.Getuid())
 	fixture.Equal(t, f.isObserver(me), false, "there is an observer without a directory")

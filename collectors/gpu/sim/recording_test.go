@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -71,7 +72,7 @@ func TestCallsAsRecorded(t *testing.T) {
 	rows := table(t, "nvml-calls-h100.tsv")
 	words := map[string]nvml.Return{"Success": nvml.SUCCESS, "Not Supported": nvml.ERROR_NOT_SUPPORTED}
 	for column, load := range map[int]string{6: "idle", 7: "full"} {
-		bubble(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			_, d := recorded(t, load)
 			for name, call := range recordedCalls {
 				row, ok := rows[name]
@@ -102,7 +103,7 @@ func TestFieldsAsRecorded(t *testing.T) {
 		198: true}
 	distance := map[uint32]float64{82: 2, 185: 15_000, 186: 35_000}
 	for column, load := range map[int]string{3: "idle", 5: "full"} {
-		bubble(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			_, d := recorded(t, load)
 			for id := uint32(1); id < nvml.FI_MAX; id++ {
 				v := []nvml.FieldValue{{FieldId: id}}
@@ -136,7 +137,7 @@ func TestLinksAsRecorded(t *testing.T) {
 		Fields map[string]float64 `json:"fields"`
 	}
 	fixture.Must(t, json.Unmarshal(text, &recording))
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Model: "h200"}}}, Options{})
 		d := gpuOf(t, h, 0)
 		static := []uint32{91, 138, 139, 146, 147, 161, 162, 163, 164, 165, 166, 167, 168, 187, 188, 189, 190, 192, 193,
@@ -160,7 +161,7 @@ func TestMetricsAsRecorded(t *testing.T) {
 	rows := table(t, "nvml-gpm-h100.tsv")
 	distance := map[uint32]float64{1: 2, 2: 2, 3: 1, 4: 0.3, 5: 2, 7: 2, 10: 1, 20: 0.5, 21: 0.6}
 	for column, load := range map[int]string{1: "idle", 2: "full"} {
-		bubble(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			h, d := recorded(t, load)
 			for id, v := range measure(t, h, d, 1, 2, 3, 4, 5, 7, 10, 20, 21) {
 				r := fixture.Value(strconv.ParseFloat(rows[strconv.Itoa(int(id))][column], 64))(t)
@@ -200,7 +201,7 @@ func metrics(t testing.TB, h *Host, from, to nvml.GpmSample, ids ...uint32) map[
 
 // TestProcessesAsRecorded compares the process of the matmul.
 func TestProcessesAsRecorded(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		_, d := recorded(t, "full")
 		procs := must[[]nvml.ProcessInfo](t)(d.GetComputeRunningProcesses())
 		if len(procs) != 1 || procs[0].UsedGpuMemory != 1184890880 || procs[0].GpuInstanceId != noInstance {
@@ -214,7 +215,7 @@ func TestProcessesAsRecorded(t *testing.T) {
 		watts := fieldOf(t, d, nvml.FI_DEV_POWER_AVERAGE, nvml.POWER_SCOPE_MEMORY)
 		fixture.If(t, !near(float64(watts), 134_860, 4000), "memory draws %d mW", watts)
 	})
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		_, d := recorded(t, "idle")
 		_, ret := d.GetProcessUtilization(0)
 		want(t, "utilization when idle", ret, nvml.ERROR_NOT_FOUND)

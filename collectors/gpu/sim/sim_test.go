@@ -74,12 +74,6 @@ func must[T any](t testing.TB) func(T, nvml.Return) T {
 	}
 }
 
-// bubble runs a test with its own clock.
-func bubble(t *testing.T, f func(t *testing.T)) {
-	t.Helper()
-	synctest.Test(t, f)
-}
-
 // fieldOf reads one field.
 func fieldOf(t testing.TB, d *device, id, scope uint32) uint64 {
 	t.Helper()
@@ -96,7 +90,7 @@ func fieldOf(t testing.TB, d *device, id, scope uint32) uint64 {
 func TestEmbeddedScenarios(t *testing.T) {
 	for _, name := range scenarios.Names() {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				s := embedded(t, name)
 				fixture.Equal(t, s.Name != name || s.Doc == "", false, "name is %q, doc %q", s.Name, s.Doc)
 				if name == "no_driver" { // there is nothing to open
@@ -206,7 +200,7 @@ func TestEveryKind(t *testing.T) {
 			continue
 		}
 		seen[f.Kind] = true
-		bubble(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			hostWith := func(faults ...scenarios.Fault) (*Host, nvml.EventSet) {
 				s := all
 				s.Faults = faults
@@ -261,7 +255,7 @@ func jobsOf(h *Host, workload string) (e *wire.EnforcerStats, jobs []wire.JobSta
 func TestScenariosEscalate(t *testing.T) {
 	for name, want := range map[string]string{"mixed": "[] [warn] [observe]",
 		"workloads": "[throttle throttle] [warn warn] [observe observe throttle]"} {
-		bubble(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			h := begin(t, embedded(t, name), Options{Seed: 1})
 			var got []string
 			for _, after := range []time.Duration{2 * time.Minute, 30 * time.Second, 2 * time.Minute} {
@@ -282,7 +276,7 @@ func TestScenariosEscalate(t *testing.T) {
 // looks: one is well, one is slow, one has a straggler, and one hangs and gets
 // on.
 func TestDemoShowsTrouble(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		h := begin(t, embedded(t, "demo"), Options{Seed: 1})
 		if e, _ := jobsOf(h, ""); len(e.Hangs)+len(e.Stragglers) > 0 {
 			t.Errorf("trouble is told before it can be known: %+v %+v", e.Hangs, e.Stragglers)
