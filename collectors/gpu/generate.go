@@ -66,165 +66,37 @@ type wrapper struct {
 	call    string
 }
 
+// A source is what the files of go-nvml declare.
+type source struct {
+	fset         *token.FileSet
+	ifaces       map[string]*ast.InterfaceType
+	bodies       map[string]*ast.BlockStmt // "nvmlDevice.GetName" -> body
+	functions    map[string]bool           // nvmlX functions that call C
+	alternatives map[string][]string       // versioned variable -> symbols
+	entries      map[string]bool           // functions of NVML
+}
+
 func main() {
 	log.SetFlags(0)
-	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}/pkg/nvml", "github.com/NVIDIA/go-nvml").Output()
-	if err != nil {
-		log.Fatalf("find go-nvml: %v", err)
-	}
-	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "*.go"))
-	if err != nil {
-		log.Fatal(err)
-	}
-	fset := token.NewFileSet()
-	ifaces := map[string]*ast.InterfaceType{}
-	bodies := map[string]*ast.BlockStmt{} // "nvmlDevice.GetName" -> body
-	functions := map[string]bool{}        // nvmlX functions that call C
-	alternatives := map[string][]string{} // versioned variable -> symbols
-	entries := map[string]bool{}          // functions of NVML
-	for _, f := range files {
-		if strings.HasSuffix(f, "_test.go") {
-			continue
-		}
-		tree, err := parser.ParseFile(fset, f, nil, 0)
-		if err != nil {
-			log.Fatal(err)
-		}
-		ast.Inspect(tree, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.CallExpr:
-				if name := entry(n); name != "" {
-					entries[name] = true
-				}
-			case *ast.TypeSpec:
-				if t, ok := n.Type.(*ast.InterfaceType); ok {
-					ifaces[n.Name.Name] = t
-				}
-			case *ast.FuncDecl:
-				if n.Recv == nil {
-					functions[n.Name.Name] = true
-					bodies[n.Name.Name] = n.Body
-					return true
-				}
-				recv := n.Recv.List[0].Type
-				if star, ok := recv.(*ast.StarExpr); ok {
-					recv = star.X
-				}
-				if id, ok := recv.(*ast.Ident); ok {
-					bodies[id.Name+"."+n.Name.Name] = n.Body
-				}
-			case *ast.AssignStmt:
-				// nvmlX = nvmlX_v2, in updateVersionedSymbols
-				lhs, ok1 := n.Lhs[0].(*ast.Ident)
-				rhs, ok2 := n.Rhs[0].(*ast.Ident)
-				if ok1 && ok2 && n.Tok == token.ASSIGN && strings.HasPrefix(rhs.Name, lhs.Name+"_v") {
-					alternatives[lhs.Name] = append(alternatives[lhs.Name], rhs.Name)
-				}
-			case *ast.ValueSpec:
-				if len(n.Values) == 1 {
-					if rhs, ok := n.Values[0].(*ast.Ident); ok && strings.HasPrefix(rhs.Name, n.Names[0].Name+"_v") {
-						alternatives[n.Names[0].Name] = append(alternatives[n.Names[0].Name], rhs.Name)
-					}
-				}
-			}
-			return true
-		})
-	}
-
-	// symbols finds the C functions that a Go function or method reaches: all
-	// of them must exist, each in any of its versions.
-	var symbols func(name string, seen map[string]bool) [][]string
-	symbols = func(name string, seen map[string]bool) (out [][]string) {
-		body := bodies[name]
-		if body == nil || seen[name] {
-			return nil
-		}
-		seen[name] = true
-		ast.Inspect(body, func(n ast.Node) bool {
-			call, ok := n.(*ast.CallExpr)
-			if !ok {
-				return true
-			}
-			switch fun := call.Fun.(type) {
-			case *ast.Ident:
-				called := strings.TrimSuffix(fun.Name, "Stub") // a hook for go-nvml's own tests
-				if alts := alternatives[called]; alts != nil {
-					var any []string
-					for _, alt := range alts {
-						for _, s := range symbols(alt, map[string]bool{}) {
-							any = append(any, s...)
-						}
-					}
-					slices.Sort(any)
-					out = append(out, slices.Compact(any))
-				} else if functions[called] {
-					out = append(out, symbols(called, seen)...)
-				}
-			case *ast.SelectorExpr:
-				if name := entry(call); name != "" {
-					out = append(out, []string{name})
-				}
-			}
-			return true
-		})
-		return out
-	}
-
-	var base bytes.Buffer
+	s := read()
 	var all []wrapper
+	var base strings.Builder
 	for _, w := range wrapped {
-		for _, m := range ifaces[w.iface].Methods.List {
-			name := m.Names[0].Name
-			typ := m.Type.(*ast.FuncType)
-			results := typ.Results
-			last := results.List[len(results.List)-1]
-			isReturn := fmt.Sprint(last.Type) == "Return"
-			var params, args, outs, zeros []string
-			for i, p := range typ.Params.List {
-				params = append(params, fmt.Sprintf("a%d %s", i, qualified(fset, p.Type)))
-				args = append(args, fmt.Sprintf("a%d", i))
-			}
-			for i, r := range results.List {
-				v := fmt.Sprintf("r%d", i)
-				if r == last && isReturn {
-					v = "ret"
-				}
-				outs = append(outs, v+" "+qualified(fset, r.Type))
-				zeros = append(zeros, v)
-			}
-			signature := fmt.Sprintf("%s(%s) (%s)", name, strings.Join(params, ", "), strings.Join(outs, ", "))
+		for _, m := range s.ifaces[w.iface].Methods.List {
+			f := s.signature(m)
 			if w.iface == "Device" {
-				body := "return " + strings.Join(zeros, ", ")
-				if isReturn {
-					body = "ret = nvml.ERROR_NOT_SUPPORTED; " + body
-				}
-				fmt.Fprintf(&base, "func (Device) %s { %s }\n", signature, body)
+				fmt.Fprintf(&base, "func (Device) %s { %s }\n", f, f.refusal())
 			}
-			if !isReturn || !slices.ContainsFunc(w.begin, func(p string) bool { return strings.HasPrefix(name, p) }) {
+			if !f.isReturn || !slices.ContainsFunc(w.begin, func(p string) bool { return strings.HasPrefix(f.name, p) }) {
 				continue
 			}
-			syms := symbols(w.impl+"."+name, map[string]bool{})
-			if len(syms) == 0 {
-				if !strings.HasPrefix(name, "Gpm") {
-					continue // forwards to another method of the device
-				}
-				syms = [][]string{{"nvml" + name}} // through the GpmSample interface
+			if needs := s.needs(w.impl, f.name); needs != nil {
+				all = append(all, wrapper{
+					method: w.typ + "." + f.name, head: fmt.Sprintf("func (d %s%s) %s", w.pointer, w.typ, f),
+					label: label(f.name, needs), needs: strings.Join(needs, "&"),
+					results: strings.Join(f.zeros, ", "), call: fmt.Sprintf("%s(%s)", f.name, strings.Join(f.args, ", ")),
+				})
 			}
-			var needs []string
-			for _, s := range syms {
-				if one := strings.Join(s, "|"); !slices.Contains(needs, one) {
-					needs = append(needs, one)
-				}
-			}
-			label := strings.Split(needs[0], "|")[0]
-			if i := strings.LastIndex(label, "_v"); i > 0 && !strings.HasSuffix(name, label[i:]) {
-				label = label[:i]
-			}
-			all = append(all, wrapper{
-				method: w.typ + "." + name, head: fmt.Sprintf("func (d %s%s) %s", w.pointer, w.typ, signature),
-				label: label, needs: strings.Join(needs, "&"),
-				results: strings.Join(zeros, ", "), call: fmt.Sprintf("%s(%s)", name, strings.Join(args, ", ")),
-			})
 		}
 	}
 	to := "."
@@ -233,7 +105,7 @@ func main() {
 	}
 	write(filepath.Join(to, "calls_gen.go"), guarded(called(all)))
 	var list strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(entries)) {
+	for _, name := range slices.Sorted(maps.Keys(s.entries)) {
 		fmt.Fprintf(&list, "ENTRY(%s)\n", name)
 	}
 	header := "/* Code generated by generate.go. DO NOT EDIT. */\n\n" + list.String()
@@ -245,6 +117,173 @@ func main() {
 			"package stub\n\nimport \"github.com/NVIDIA/go-nvml/pkg/nvml\"\n\n"+
 			"// Device is an nvml.Device that answers \"not supported\" to everything.\n"+
 			"type Device struct{}\n\nvar _ nvml.Device = Device{}\n\n"+base.String())
+}
+
+// read reads the source of go-nvml.
+func read() source {
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}/pkg/nvml", "github.com/NVIDIA/go-nvml").Output()
+	if err != nil {
+		log.Fatalf("find go-nvml: %v", err)
+	}
+	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "*.go"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	s := source{token.NewFileSet(), map[string]*ast.InterfaceType{}, map[string]*ast.BlockStmt{}, map[string]bool{},
+		map[string][]string{}, map[string]bool{}}
+	for _, f := range files {
+		if strings.HasSuffix(f, "_test.go") {
+			continue
+		}
+		tree, err := parser.ParseFile(s.fset, f, nil, 0)
+		if err != nil {
+			log.Fatal(err)
+		}
+		ast.Inspect(tree, func(n ast.Node) bool { s.note(n); return true })
+	}
+	return s
+}
+
+// note notes what a node declares.
+func (s source) note(n ast.Node) {
+	switch n := n.(type) {
+	case *ast.CallExpr:
+		if name := entry(n); name != "" {
+			s.entries[name] = true
+		}
+	case *ast.TypeSpec:
+		if t, ok := n.Type.(*ast.InterfaceType); ok {
+			s.ifaces[n.Name.Name] = t
+		}
+	case *ast.FuncDecl:
+		if n.Recv == nil {
+			s.functions[n.Name.Name] = true
+			s.bodies[n.Name.Name] = n.Body
+			return
+		}
+		recv := n.Recv.List[0].Type
+		if star, ok := recv.(*ast.StarExpr); ok {
+			recv = star.X
+		}
+		if id, ok := recv.(*ast.Ident); ok {
+			s.bodies[id.Name+"."+n.Name.Name] = n.Body
+		}
+	case *ast.AssignStmt:
+		if lhs, ok := n.Lhs[0].(*ast.Ident); ok && n.Tok == token.ASSIGN { // nvmlX = nvmlX_v2, in updateVersionedSymbols
+			s.version(lhs.Name, n.Rhs[0])
+		}
+	case *ast.ValueSpec:
+		if len(n.Values) == 1 {
+			s.version(n.Names[0].Name, n.Values[0])
+		}
+	}
+}
+
+// version notes a value of a variable if it is a version of the function that the variable is named after.
+func (s source) version(name string, value ast.Expr) {
+	if v, ok := value.(*ast.Ident); ok && strings.HasPrefix(v.Name, name+"_v") {
+		s.alternatives[name] = append(s.alternatives[name], v.Name)
+	}
+}
+
+// symbols finds the C functions that a Go function or method reaches: all
+// of them must exist, each in any of its versions.
+func (s source) symbols(name string, seen map[string]bool) (out [][]string) {
+	body := s.bodies[name]
+	if body == nil || seen[name] {
+		return nil
+	}
+	seen[name] = true
+	ast.Inspect(body, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		switch fun := call.Fun.(type) {
+		case *ast.Ident:
+			called := strings.TrimSuffix(fun.Name, "Stub") // a hook for go-nvml's own tests
+			if alts := s.alternatives[called]; alts != nil {
+				var any []string
+				for _, alt := range alts {
+					any = append(any, slices.Concat(s.symbols(alt, map[string]bool{})...)...)
+				}
+				slices.Sort(any)
+				out = append(out, slices.Compact(any))
+			} else if s.functions[called] {
+				out = append(out, s.symbols(called, seen)...)
+			}
+		case *ast.SelectorExpr:
+			if name := entry(call); name != "" {
+				out = append(out, []string{name})
+			}
+		}
+		return true
+	})
+	return out
+}
+
+// needs returns the symbols that a method needs, each with its versions; nil: it forwards to another
+// method of the device.
+func (s source) needs(impl, name string) (needs []string) {
+	all := s.symbols(impl+"."+name, map[string]bool{})
+	if len(all) == 0 && strings.HasPrefix(name, "Gpm") {
+		all = [][]string{{"nvml" + name}} // through the GpmSample interface
+	}
+	for _, versions := range all {
+		if one := strings.Join(versions, "|"); !slices.Contains(needs, one) {
+			needs = append(needs, one)
+		}
+	}
+	return needs
+}
+
+// label returns the name of the call of a method with these needs.
+func label(name string, needs []string) string {
+	label := strings.Split(needs[0], "|")[0]
+	if i := strings.LastIndex(label, "_v"); i > 0 && !strings.HasSuffix(name, label[i:]) {
+		label = label[:i]
+	}
+	return label
+}
+
+// A signature is that of a method.
+type signature struct {
+	name                      string
+	params, args, outs, zeros []string
+	isReturn                  bool // the last result is a Return
+}
+
+// signature reads the signature of a method.
+func (s source) signature(m *ast.Field) signature {
+	typ := m.Type.(*ast.FuncType)
+	results := typ.Results.List
+	f := signature{name: m.Names[0].Name, isReturn: fmt.Sprint(results[len(results)-1].Type) == "Return"}
+	for i, p := range typ.Params.List {
+		f.params = append(f.params, fmt.Sprintf("a%d %s", i, qualified(s.fset, p.Type)))
+		f.args = append(f.args, fmt.Sprintf("a%d", i))
+	}
+	for i, r := range results {
+		v := fmt.Sprintf("r%d", i)
+		if i == len(results)-1 && f.isReturn {
+			v = "ret"
+		}
+		f.outs = append(f.outs, v+" "+qualified(s.fset, r.Type))
+		f.zeros = append(f.zeros, v)
+	}
+	return f
+}
+
+func (f signature) String() string {
+	return fmt.Sprintf("%s(%s) (%s)", f.name, strings.Join(f.params, ", "), strings.Join(f.outs, ", "))
+}
+
+// refusal returns the body of a method that is not supported.
+func (f signature) refusal() string {
+	body := "return " + strings.Join(f.zeros, ", ")
+	if f.isReturn {
+		body = "ret = nvml.ERROR_NOT_SUPPORTED; " + body
+	}
+	return body
 }
 
 // entry returns the function of NVML that is called; empty: none is.
