@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -58,6 +59,7 @@ const (
 	saveAgain = 10 * time.Second      // between attempts after a failed save
 	warmUp    = 3 * time.Second       // wait for the first GPU before reading the kernel's log
 	mostQueue = 4096                  // observations that wait
+	mostAlike = mostQueue / 16        // of them about the same fault of the same entity: programs can cause any number
 	mostPorts = 4 * derived.MostGPUs  // above GPUs
 )
 
@@ -69,7 +71,9 @@ type Monitor struct {
 	settings     atomic.Pointer[Settings]
 	observations chan incident.Observation
 	dropped      atomic.Uint64 // observations for which there was no room
-	following    atomic.Bool   // the kernel's log is read
+	mu           sync.Mutex
+	alike        map[likeness]int // how many observations wait
+	following    atomic.Bool      // the kernel's log is read
 	acks         chan ack
 	view         atomic.Pointer[view]
 	faults       atomic.Pointer[map[string]time.Time] // the last faults of the hardware, by UUID; immutable
@@ -98,7 +102,7 @@ type view struct {
 // NewMonitor returns a monitor; its Run judges.
 func NewMonitor(o Options, s Settings) *Monitor {
 	m := &Monitor{Options: o, observations: make(chan incident.Observation, mostQueue), acks: make(chan ack),
-		gpus: map[host.PCI]incident.Entity{}, ports: map[string]incident.Entity{}, up: map[incident.Entity]bool{}, firing: map[string]Alert{}}
+		alike: map[likeness]int{}, gpus: map[host.PCI]incident.Entity{}, ports: map[string]incident.Entity{}, up: map[incident.Entity]bool{}, firing: map[string]Alert{}}
 	m.Configure(s)
 	m.view.Store(&view{verdict: Verdict{Status: incident.Unknown, Reason: "the agent is starting"}})
 	return m
@@ -121,12 +125,39 @@ func (m *Monitor) line(r host.Record) {
 	}
 }
 
+// A likeness is what observations of the same fault of the same entity by the same source have in common.
+type likeness struct {
+	incident.Entity
+	source, what string
+	code         int
+}
+
+func likenessOf(s incident.Observation) likeness { return likeness{s.Entity, s.Source, s.What, s.Code} }
+
+// sight takes an observation. A flood of one fault leaves room for all others.
 func (m *Monitor) sight(s incident.Observation) {
-	select {
-	case m.observations <- s:
-	default:
-		m.dropped.Add(1)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if of := likenessOf(s); m.alike[of] < mostAlike {
+		select {
+		case m.observations <- s:
+			m.alike[of]++
+			return
+		default:
+		}
 	}
+	m.dropped.Add(1)
+}
+
+// takes returns an observation that waited.
+func (m *Monitor) takes(s incident.Observation) incident.Observation {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	of := likenessOf(s)
+	if m.alike[of]--; m.alike[of] <= 0 {
+		delete(m.alike, of)
+	}
+	return s
 }
 
 // Samples returns the samples that health adds to the readings.
@@ -151,7 +182,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 			case a := <-m.acks:
 				a.result <- m.acknowledge(a)
 			case s := <-m.observations:
-				seen = m.more(ctx, s)
+				seen = m.more(ctx, m.takes(s))
 			case <-tick.C:
 				tick.Reset(m.wait())
 			}
@@ -178,7 +209,7 @@ func (m *Monitor) more(ctx context.Context, s incident.Observation) []incident.O
 	for len(all) < mostQueue {
 		select {
 		case s := <-m.observations:
-			all = append(all, s)
+			all = append(all, m.takes(s))
 		case <-t.C:
 			return all
 		case <-ctx.Done():
@@ -193,7 +224,7 @@ func (m *Monitor) waiting() (all []incident.Observation) {
 	for {
 		select {
 		case s := <-m.observations:
-			all = append(all, s)
+			all = append(all, m.takes(s))
 		default:
 			return all
 		}

@@ -259,13 +259,19 @@ func TestShadowChecksAlertWhenTheyAreTurnedOn(t *testing.T) {
 	})
 }
 
+// TestFloodIsCountedAndHarmless has programs cause two faults without end. Another one that comes last is seen.
 func TestFloodIsCountedAndHarmless(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{})
-		for i := range 3 * mostQueue {
-			m.Event(collectors.Event{Time: time.Now(), GPU: gpu.ID{Index: 0, UUID: "GPU-0"}, Type: "xid", Code: uint64(13 + i%2)})
+		xid := func(code int) {
+			m.Event(collectors.Event{Time: time.Now(), GPU: gpu.ID{Index: 0, UUID: "GPU-0"}, Type: "xid", Code: uint64(code)})
 		}
+		for i := range 3 * mostQueue {
+			xid(13 + i%2)
+		}
+		xid(79)
 		m.pass(5 * time.Second)
+		fixture.Contains(t, m.alerts(), "GPULost", "the alerts")
 		if e := m.of(func(e incident.Event) bool { return e.Kind == incident.KindIncident }); len(e) == 0 ||
 			len(e) > 100 {
 			t.Errorf("%d records of two incidents", len(e))
