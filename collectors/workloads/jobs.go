@@ -241,13 +241,28 @@ func (j *jobs) put(out *collectors.Readings, s *wire.EnforcerStats, index map[st
 			out.Set(JobSlowdown, s.Part(), append(slices.Clone(labels), s.Cause, s.Evidence)...)
 		}
 	}
-	putRanks(out, s.Jobs, index)
-	putHangs(out, s.Hangs, index)
+	putRanks(out, byTurns(s.Jobs, func(p *wire.JobStats) job { return job{tenant: p.Tenant, workload: p.Workload} }), index)
+	putHangs(out, byTurns(s.Hangs, func(h *wire.HangStats) job { return job{tenant: h.Tenant, workload: h.Workload} }), index)
 	putStragglers(out, s.Stragglers, index)
 }
 
 func (j job) compare(o job) int {
 	return cmp.Or(cmp.Compare(j.gpu, o.gpu), cmp.Compare(j.tenant, o.tenant), cmp.Compare(j.workload, o.workload))
+}
+
+// byTurns returns rows with the first of each workload before the second of any. Not all may be shown, and who
+// has many must not hide those of others.
+func byTurns[T any](all []T, of func(*T) job) []T {
+	n, turns := map[job]int{}, [][]T{}
+	for i := range all {
+		whose := of(&all[i])
+		if n[whose] == len(turns) {
+			turns = append(turns, nil)
+		}
+		turns[n[whose]] = append(turns[n[whose]], all[i])
+		n[whose]++
+	}
+	return slices.Concat(turns...)
 }
 
 // putRanks puts what ranks did in their communicators.

@@ -130,3 +130,21 @@ func TestManyJobsAreBounded(t *testing.T) {
 	fixture.Equal(t, got[`nvgpu_job_hang{gpu="0",rank="",reason="kernel",tenant="t",uuid="G",where="b",workload="w0"}`], 4,
 		"the longest of two hangs of one culprit is")
 }
+
+// TestNobodysManyHideOthers shows the rank and the hang of a job beside more of another one than are shown.
+func TestNobodysManyHideOthers(t *testing.T) {
+	var s wire.EnforcerStats
+	for i := range 400 {
+		one := stepped(i, map[bool]string{true: "few", false: "many"}[i == 399], 1)
+		one.Communicators = []wire.CommunicatorStats{{ID: "c", Rank: i}}
+		s.Jobs = append(s.Jobs, one)
+		s.Hangs = append(s.Hangs, wire.HangStats{Tenant: "t", Workload: one.Workload, GPU: "G", Rank: i, Reason: "absent"})
+	}
+	got, _ := readJobs(t, newJobs(), time.Now(), s)
+	for _, name := range []string{`nvgpu_rank_collectives_total{communicator="c",gpu="0",rank="399",tenant="t",uuid="G",workload="few"}`,
+		`nvgpu_job_hang{gpu="0",rank="399",reason="absent",tenant="t",uuid="G",where="",workload="few"}`} {
+		if _, shown := got[name]; !shown {
+			t.Errorf("%s is hidden", name)
+		}
+	}
+}
