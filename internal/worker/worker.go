@@ -236,6 +236,10 @@ func (k *Kind) run(c *child, of string) {
 	if err == nil {
 		err = c.Start()
 	}
+	if err == nil && !k.Stays {
+		// Where memory is short, as in a unit with MemoryMax, the kernel ends the child and not this process.
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", c.Process.Pid), []byte("500"), 0)
+	}
 	if err == nil && k.Memory > 0 && limited {
 		limit := unix.Rlimit{Cur: k.Memory, Max: k.Memory}
 		if err := unix.Prlimit(c.Process.Pid, unix.RLIMIT_DATA, &limit, nil); err != nil {

@@ -47,6 +47,13 @@ func init() {
 			for all := [][]byte{}; ; {
 				all = append(all, make([]byte, 1<<20))
 			}
+		case "expendable":
+			for {
+				if text, err := os.ReadFile("/proc/self/oom_score_adj"); err != nil || string(text) == "500\n" {
+					return err
+				}
+				time.Sleep(time.Millisecond)
+			}
 		case "status":
 			text, err := os.ReadFile("/proc/self/status")
 			fmt.Printf("%s", text)
@@ -94,6 +101,14 @@ func TestAChildIsConfined(t *testing.T) {
 	fixture.Contains(t, string(out), "NoNewPrivs:\t1", "a child's status")
 	text := fixture.Value(os.ReadFile("/proc/self/status"))(t)
 	fixture.Contains(t, string(text), "NoNewPrivs:\t0", "its parent's status")
+}
+
+// TestAChildIsExpendable awaits that the kernel would end a child before its parent, where memory is short.
+func TestAChildIsExpendable(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	fixture.Must(t, fixture.Error(kind(1, 1).Do(ctx, Order{Args: []string{"expendable"}})))
 }
 
 // TestTheKernelHoldsChildren has children read what is never answered, until there are as
