@@ -245,6 +245,8 @@ func FuzzLabelValue(f *testing.F) {
 		fixture.If(t, len(f.GetMetric()) != 1 || !has(f.Metric[0], sample), "label %q is read as %v", v, f)
 		_, err := promlint.New(bytes.NewReader(text)).Lint()
 		fixture.If(t, err != nil, "label %q: %v", v, err)
+		f = parse(t, request(s, http.MethodGet, "/metrics/dcgm").Body)["DCGM_FI_DEV_FB_USED"]
+		fixture.If(t, len(f.GetMetric()) != 1, "label %q is read as %v at /metrics/dcgm", v, f)
 		open := request(s, http.MethodGet, "/metrics", "Accept", "application/openmetrics-text;version=1.0.0").Body.String()
 		// a line with the unit, and one at the end
 		if !strings.HasSuffix(open, "\n# EOF\n") || strings.Count(open, "\n") != strings.Count(string(text), "\n")+2 {

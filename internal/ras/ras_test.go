@@ -308,6 +308,15 @@ func TestHostileAnswersTakeLittleMemory(t *testing.T) {
 		"a deep list":              {`{"x":`, "[", "", maxSize},
 		"lost commas":              {`{"x":[`, `1 "status":`, "", maxSize},
 		"a long name":              {comm[:len(comm)-10], long, `"}]}`, maxSize},
+		"a long name, escaped":     {comm[:len(comm)-10], `\u0001`, `"}]}`, maxSize},
+		"objects of no meaning":    {`{"x":[`, `{},`, `{}]}`, maxSize},
+		"objects in objects":       {"", `{"ranks":`, "", maxSize},
+		"empty communicators":      {`{"communicators":[`, `{},`, `{}]}`, maxSize},
+		"lists in ranks":           {comm, `[],`, "[]" + end, maxSize},
+		"a long number":            {comm + `{"rank":1`, "0", "}" + end, maxSize},
+		"ranks of one name twice":  {comm + `{"rank":0},{"`, `rank":1,"`, `rank":1}` + end, maxSize},
+		"lines of ranks":           {"NCCL version 2.28\n#0-0 (00) MISMATCH\n", "  Rank 1 has launched up to operation 3 -- GPU 0 managed by process 1 on node x\n", "", maxSize},
+		"lines of communicators":   {"NCCL version 2.28\n", "#0-0 (00) MISMATCH\n", "", maxSize},
 		"a long text":              {"NCCL version 2\n#0-0 (00) ERROR\n", long, "", maxSize},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,6 +3,8 @@ package stack
 import (
 	"bytes"
 	"encoding/binary"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -101,6 +103,37 @@ func TestReportedOffsets(t *testing.T) {
 	if err != nil || len(s) != 1 || s[0].TID != 77 || s[0].Problem != "" || !slices.Equal(s[0].Frames, want) {
 		t.Errorf("%v, got %+v, want %v", err, s, want)
 	}
+}
+
+// TestForgedOffsets has a process tell other offsets than it has, and any pointers between its structures.
+func TestForgedOffsets(t *testing.T) {
+	t.Parallel()
+	read := 0
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		m, known := told()
+		at := slices.Sorted(maps.Keys(m))
+		for range 1 + r.IntN(6) {
+			offset, values := uint64(0x1000+8*(3+r.IntN(92))), []uint64{8 * r.Uint64N(129), r.Uint64N(1 << 20), 1 << 63, r.Uint64()}
+			if r.IntN(3) == 0 {
+				offset, values = at[r.IntN(len(at))]&^7, []uint64{at[r.IntN(len(at))]}
+			}
+			m.write(offset, u64(values[r.IntN(len(values))])...)
+		}
+		b := &bounded{memory: m, left: maxMemory}
+		w, err := newInterpreter(b, map[string]uint64{"_PyRuntime": 0x1000})
+		if err != nil {
+			continue
+		}
+		read++
+		all, _ := w.stacks(known)
+		for _, s := range all {
+			fixture.AtMost(t, len(s.Frames), maxFrames, "seed %d: frames", seed)
+		}
+		fixture.AtMost(t, len(all), maxThreads, "seed %d: threads", seed)
+		fixture.AtMost(t, maxMemory-b.left, 1<<20, "seed %d: bytes", seed)
+	}
+	fixture.AtMost(t, 100, read, "too few could be read at all")
 }
 
 func TestRefusedVersions(t *testing.T) {
