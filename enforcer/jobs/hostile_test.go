@@ -31,6 +31,34 @@ var lies = map[string]func(r *rand.Rand, t wire.Trace){
 			binary.NativeEndian.PutUint64(t[128+128*i+8:], 1<<62|uint64(r.Uint32N(4)))
 		}
 	},
+	"their communicator, and it is far ahead":    forge(2, 4, 1<<40),
+	"their communicator, and it has called less": forge(2, 4, 1),
+	"their communicator, with more ranks":        forge(7, 8, 60),
+	"their communicator, and it has called none": forge(3, 4, 0),
+	"their communicator, and it exchanges data":  exchanging(forge(1, 4, 60)),
+	"their communicator, and its GPU stands in it": func(r *rand.Rand, t wire.Trace) {
+		forge(0, 2, 61)(r, t)
+		binary.NativeEndian.PutUint64(t[128+72:], 61)
+	},
+}
+
+// forge makes a process a rank of the honest ones' communicator.
+func forge(rank, ranks uint32, entered uint64) func(*rand.Rand, wire.Trace) {
+	return func(_ *rand.Rand, t wire.Trace) {
+		for i, v := range []uint64{77, uint64(ranks)<<32 | uint64(rank), entered, 1e12, 0} {
+			binary.NativeEndian.PutUint64(t[128+8*i:], v)
+		}
+	}
+}
+
+// exchanging adds calls for each of the others.
+func exchanging(lie func(*rand.Rand, wire.Trace)) func(*rand.Rand, wire.Trace) {
+	return func(r *rand.Rand, t wire.Trace) {
+		lie(r, t)
+		for i := range wire.Peers {
+			binary.NativeEndian.PutUint64(t[128+88+8*i:], 9<<32|uint64(i+1))
+		}
+	}
 }
 
 func scribble(r *rand.Rand, b []byte) {
@@ -39,7 +67,8 @@ func scribble(r *rand.Rand, b []byte) {
 	}
 }
 
-// TestLies lets one process lie beside honest ones that train, and then hang.
+// TestLies lets one process of the same tenant and another owner lie beside honest ones that train, and then
+// hang. It was there first.
 func TestLies(t *testing.T) {
 	t.Parallel()
 	honest := func(lie func(*rand.Rand, wire.Trace)) (all []wire.JobStats, hangs []wire.HangStats) {
@@ -49,7 +78,8 @@ func TestLies(t *testing.T) {
 		look := func() {
 			if lie != nil {
 				lie(r, liar)
-				h.Observer.Observe(broker.Traced{Session: 99, PID: 99, Tenant: "liar", Trace: liar})
+				h.Observer.Observe(broker.Traced{Session: 99, PID: 99, Tenant: "default", Owner: "liar",
+					Trace: liar})
 			}
 			all, hangs = h.look()
 		}
@@ -77,6 +107,33 @@ func TestLies(t *testing.T) {
 		fixture.If(t, fmt.Sprint(all) != fmt.Sprint(wantJobs) || fmt.Sprint(hangs) != fmt.Sprint(wantHangs),
 			"%s: the others are judged otherwise: %+v", name, hangs)
 		fixture.AtMost(t, time.Since(began), 30*time.Second, "%s: took", name)
+	}
+}
+
+// TestNobodyFillsTheObserver lets an owner have more sessions than are observed, which end or stay. Others' are
+// observed.
+func TestNobodyFillsTheObserver(t *testing.T) {
+	t.Parallel()
+	for _, ends := range []bool{true, false} {
+		h := newHost(t, 1)
+		for session := range uint64(3 * maxProcesses) {
+			h.Observer.Observe(broker.Traced{Session: 100 + session, PID: 99, Tenant: "default", Owner: "liar",
+				Trace: h.ranks[0].trace, Ends: ends})
+		}
+		h.look()
+		if last := uint64(99 + 3*maxProcesses); h.Observer.processes[1] == nil || ends && h.Observer.processes[last] == nil {
+			t.Errorf("%d are observed, and not those that came last; theirs have ended: %v", len(h.Observer.processes), ends)
+		}
+	}
+}
+
+// TestNobodyReadsACommunicatorsID in what is shown of it: a process that is shown another's cannot be its rank.
+func TestNobodyReadsACommunicatorsID(t *testing.T) {
+	t.Parallel()
+	h := stepping(t, 2)
+	all, _ := h.look()
+	for _, s := range all {
+		fixture.Equal(t, s.Communicators[0].ID, "0d1b500797e88c0f", "the name of 77")
 	}
 }
 

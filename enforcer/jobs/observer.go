@@ -3,7 +3,9 @@ package jobs
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"iter"
 	"log/slog"
 	"maps"
@@ -41,6 +43,7 @@ type Observer struct {
 
 	mu        sync.Mutex
 	processes map[uint64]*process // by session
+	shares    map[string]share    // of them, by owner
 	events    []wire.Event        // buffer
 	kept      []steps.Step        // buffer
 	host      pressure
@@ -102,8 +105,7 @@ type communicator struct {
 }
 
 // A communicatorOf names a communicator. A job has one tenant and one owner: no
-// process can join that of another by naming its communicator, which anybody can
-// read in the metrics.
+// process can join that of another by naming its communicator.
 type communicatorOf struct {
 	tenant, owner string
 	id            uint64
@@ -127,14 +129,15 @@ func (o *Observer) Observe(t broker.Traced) {
 	defer o.mu.Unlock()
 	p := o.processes[t.Session]
 	if p == nil {
-		if len(o.processes) >= maxProcesses {
+		if !o.room(t.Owner) {
 			return
 		}
 		p = &process{pid: t.PID, owner: t.Owner, gpus: t.GPUs, last: o.now()}
 		if o.processes == nil {
-			o.processes = map[uint64]*process{}
+			o.processes, o.shares = map[uint64]*process{}, map[string]share{}
 		}
 		o.processes[t.Session] = p
+		o.shares[t.Owner] = o.shares[t.Owner].plus(1, 0)
 	}
 	p.tenant, p.shared = t.Tenant, t.Trace.Shared()
 	if c, ok := t.Trace.Clock(); ok {
@@ -149,6 +152,38 @@ func (o *Observer) Observe(t broker.Traced) {
 	}
 	if t.Ends {
 		p.ended = o.now()
+		o.shares[p.owner] = o.shares[p.owner].plus(0, 1)
+	}
+}
+
+// A share is how many processes of an owner are known, and how many of them have ended.
+type share struct{ all, ended int }
+
+func (s share) plus(all, ended int) share { return share{s.all + all, s.ended + ended} }
+
+// room reports whether one more process of an owner can be observed. An owner has no more than are free, and
+// those that have ended give way first: so nobody keeps the jobs of others from being observed.
+func (o *Observer) room(owner string) bool {
+	s := o.shares[owner]
+	if s.all < maxProcesses-len(o.processes) || s.ended == 0 {
+		return s.all < maxProcesses-len(o.processes)
+	}
+	first, found := uint64(0), (*process)(nil)
+	for session, p := range o.processes {
+		if p.owner == owner && p.ended > 0 && (found == nil || p.ended < found.ended) {
+			first, found = session, p
+		}
+	}
+	o.forget(first)
+	return true
+}
+
+// forget forgets a process that has ended.
+func (o *Observer) forget(session uint64) {
+	owner := o.processes[session].owner
+	delete(o.processes, session)
+	if o.shares[owner] = o.shares[owner].plus(-1, -1); o.shares[owner].all == 0 {
+		delete(o.shares, owner)
 	}
 }
 
@@ -393,9 +428,11 @@ func (o *Observer) Look(workload func(pid int) string) (all []wire.JobStats, han
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	at := o.now()
-	maps.DeleteFunc(o.processes, func(_ uint64, p *process) bool {
-		return p.ended > 0 && at-p.ended > int64(keepEnded)
-	})
+	for session, p := range o.processes {
+		if p.ended > 0 && at-p.ended > int64(keepEnded) {
+			o.forget(session)
+		}
+	}
 	for _, p := range o.processes {
 		if p.ended > 0 {
 			continue
@@ -431,12 +468,19 @@ func (p *process) stats(at int64) wire.JobStats {
 	s.Stepping, s.Median, s.Outside = status.Stepping && !p.hangs, status.Median.Seconds(), p.sums.Outside
 	s.Slowdown = p.pace.slowdown(at)
 	for _, c := range p.largest() {
-		s.Communicators = append(s.Communicators, wire.CommunicatorStats{ID: fmt.Sprintf("%016x", c.ID),
+		s.Communicators = append(s.Communicators, wire.CommunicatorStats{ID: shown(c.ID),
 			Rank: int(c.Rank), Ranks: int(c.Ranks), Entered: c.Entered, Measured: c.Measured,
 			Seconds: float64(c.MeasuredNS) / 1e9, Paused: c.paused})
 		s.CollectiveBytes += c.Bytes
 	}
 	return s
+}
+
+// shown returns the name of a communicator for everybody, the same on all hosts of a job. It does not tell
+// the ID, with which other processes could make themselves ranks of it.
+func shown(id uint64) string {
+	sum := sha256.Sum256(binary.LittleEndian.AppendUint64(nil, id))
+	return hex.EncodeToString(sum[:8])
 }
 
 // A process stands still after so much time, and so many mean steps, without the
