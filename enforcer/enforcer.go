@@ -57,7 +57,9 @@ type Options struct {
 	MemInfo   string                    // path of the kernel's figures of the host's memory; empty: /proc/meminfo
 	Driver    suspend.Call              // suspends processes; nil: child processes of this program
 	Tell      func(suspend.End)         // records each suspension and resumption in the journal; may be nil
-	Rested    func()                    // called at the end of Run, once everything that was stopped goes on; may be nil
+	// told at most twice at the end of Run: when the driver begins to give memory back to
+	// programs that would not survive the enforcer's end, and when it is done; may be nil
+	Returning func(is bool)
 }
 
 // A Host is the driver's and the kernel's view of the GPUs: collectors.Host.
@@ -130,7 +132,7 @@ func New(o Options) (*Enforcer, error) {
 	e.actor = action.Actor{ProcFS: e.identities.procfs, CgroupFS: cmp.Or(o.CgroupFS, "/sys/fs/cgroup"), Keep: e.keep}
 	e.suspender = suspend.Suspender{Call: o.Driver, Free: e.free, Size: e.size, Alive: e.actor.Alive,
 		Tick: o.Tick, Settle: o.Tick.Of(settle),
-		Keep: e.keepSuspended, Guard: &suspend.Guards{},
+		Keep: e.keepSuspended, Guard: &suspend.Guards{}, Returning: o.Returning,
 		Room: suspend.Host{ProcFS: e.actor.ProcFS, CgroupFS: e.actor.CgroupFS, MemInfo: o.MemInfo}.Room}
 	if o.Driver == nil {
 		e.suspender.Call = suspend.Helper(filepath.Join(o.Dir, "driver.lock"))
@@ -205,9 +207,6 @@ func (e *Enforcer) Run(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 				e.rest()
-				if e.Rested != nil {
-					e.Rested()
-				}
 				return nil
 			case p := <-e.policy:
 				e.change(func(t *terms) { t.Policy = p })

@@ -192,9 +192,10 @@ func (e *Enforcer) tell(s escalation.Step) {
 	}
 }
 
-// rest lets paused workloads go on before the enforcer ends.
+// rest lets paused workloads go on before the enforcer ends. That comes first, and needs no disk: what the file
+// has is undone again by the next enforcer.
 func (e *Enforcer) rest() {
-	e.save()
+	e.actor.Keep = nil
 	for _, p := range e.actor.Paused() {
 		e.actor.Resume(action.ProcessGroup{Subject: audit.Subject{Tenant: p.Tenant, Workload: p.Workload}})
 	}
@@ -202,6 +203,7 @@ func (e *Enforcer) rest() {
 	for _, end := range e.suspender.Close() {
 		e.ended(end)
 	}
+	e.save()
 }
 
 // publish puts the findings into the statistics.

@@ -24,7 +24,7 @@ const (
 	retryFirst   = 2 * time.Second  // after a resume that failed; doubles; at a tick of a second
 	retryLast    = time.Minute      // the same
 	spare        = 256 << 20        // bytes that are free on a GPU beyond what is restored there
-	lastCall     = time.Second      // for a call that is under way when Life ends
+	lastCall     = time.Second / 4  // for a call that is under way when Life ends
 )
 
 // A Phase is what is happening to a workload.
@@ -113,6 +113,8 @@ type Suspender struct {
 	Keep   func([]Record) error                         // saves the records; nil: they are not saved
 	Life   context.Context                              // when it ends, no more calls are made; nil: never
 	Guard  *Guards                                      // of the suspended processes; nil: they are not guarded
+	// is told when Close begins to resume a workload, and when it has ended with all of them; nil: nobody is
+	Returning func(is bool)
 
 	work       map[audit.Subject]*work
 	away, back chan struct{} // have an element for each workload that is being suspended, or resumed
@@ -513,36 +515,75 @@ func (s *Suspender) Look(now time.Time) (ends []End) {
 	return ends
 }
 
-// Close waits for calls that were under way when Life ended, for a second. The driver goes on
-// with them, and the next enforcer resumes what they began. A workload with a thread that a guard
-// holds would not survive the end of the guard: it is resumed, and returned.
+// Close waits lastCall for calls that were under way when Life ended, and as long again for what the kernel
+// holds. The driver goes on with them, and the next enforcer resumes what they began. A workload with a
+// thread that a guard holds would not survive the end of the guard: it is resumed, and returned.
 func (s *Suspender) Close() (ends []End) {
-	for _, w := range s.work {
-		if w.ends != nil {
-			<-w.ends
-			w.ends = nil
+	late, cancel := context.WithTimeout(context.Background(), 2*lastCall)
+	defer cancel()
+	looked := make(chan struct{})
+	go func() {
+		defer close(looked)
+		if s.Guard != nil {
+			s.Guard.Look()
 		}
+	}()
+	for _, w := range s.work {
+		if w.ends == nil {
+			continue
+		}
+		select {
+		case <-w.ends:
+			w.ends = nil
+		case <-late.Done():
+		}
+	}
+	select {
+	case <-looked:
+	case <-late.Done():
 	}
 	if s.Guard == nil {
 		return nil
 	}
-	s.Life = nil
-	s.Guard.Look()
-	for _, w := range s.order() {
-		if !slices.ContainsFunc(w.Processes, func(p Process) bool { return s.Guard.Holds(p.PID) }) {
-			continue
-		}
-		began := time.Now()
-		w.Phase, w.Since, w.Why = Resuming, began, "the enforcer ends, and the workload waits for its GPU"
-		_ = s.keep() // harmless if it fails, as in resume
-		lost, err := s.giveBack(w.Processes, nil)
-		if err == nil {
-			delete(s.work, w.Subject())
-			_ = s.keep() // as above
-		}
-		ends = append(ends, End{Record: w.Record, Done: Resuming, Err: err, Lost: lost, Took: time.Since(began)})
+	held := slices.DeleteFunc(s.order(), func(w *work) bool {
+		return !slices.ContainsFunc(w.Processes, func(p Process) bool { return s.Guard.Holds(p.PID) })
+	})
+	if len(held) > 0 && s.Returning != nil {
+		s.Returning(true)
+		defer s.Returning(false)
 	}
+	ends = s.resumeHeld(held)
 	s.Guard.Close()
+	return ends
+}
+
+// resumeHeld resumes workloads at the end, some at the same time: one for which the driver does not answer
+// delays no other.
+func (s *Suspender) resumeHeld(held []*work) (ends []End) {
+	last, others := *s, map[string]uint64{}
+	last.Life = nil
+	slots, resumed := make(chan struct{}, maxMoving), make(chan End, len(held))
+	for _, w := range held {
+		w.Phase, w.Since, w.Why = Resuming, time.Now(), "the enforcer ends, and the workload waits for its GPU"
+		r, before := w.Record, maps.Clone(others)
+		for uuid, n := range r.Bytes() {
+			others[uuid] += n
+		}
+		go func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			lost, err := last.giveBack(r.Processes, before)
+			resumed <- End{Record: r, Done: Resuming, Err: err, Lost: lost, Took: time.Since(r.Since)}
+		}()
+	}
+	for range held {
+		_ = s.keep() // harmless if it fails, as in resume
+		end := <-resumed
+		if end.Err == nil {
+			delete(s.work, end.Subject())
+		}
+		ends = append(ends, end)
+	}
 	return ends
 }
 
@@ -782,7 +823,8 @@ func (s *Suspender) giveBack(all []Process, others map[string]uint64) (lost []in
 func (s *Suspender) fits(all []Process, others map[string]uint64) error {
 	for uuid, bytes := range (Record{Processes: all}).Bytes() {
 		free, known := s.Free(uuid)
-		for began := time.Now(); !known && time.Since(began) < s.Settle; free, known = s.Free(uuid) {
+		lives := func() bool { return s.Life == nil || s.Life.Err() == nil }
+		for began := time.Now(); !known && time.Since(began) < s.Settle && lives(); free, known = s.Free(uuid) {
 			time.Sleep(s.Settle / 50)
 		}
 		switch {

@@ -464,7 +464,7 @@ func TestDeadlines(t *testing.T) {
 // TestLifeEndsCalls makes no more calls after the end. Close waits for one that is
 // under way, but not for ever.
 func TestLifeEndsCalls(t *testing.T) {
-	for name, returns := range map[string]time.Duration{"a call that returns": 500 * time.Millisecond,
+	for name, returns := range map[string]time.Duration{"a call that returns": lastCall / 2,
 		"a call that does not": time.Hour} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { lifeEndsCalls(t, returns) }) })
 	}
@@ -494,7 +494,7 @@ func lifeEndsCalls(t *testing.T, returns time.Duration) {
 	end()
 	b.Close()
 	took := time.Since(began)
-	fixture.If(t, took != min(returns, time.Second) || calls != 3, "Close took %v, after %d calls", took, calls)
+	fixture.If(t, took != min(returns, lastCall) || calls != 3, "Close took %v, after %d calls", took, calls)
 	r, _ := b.Record(job)
 	fixture.If(t, r.Phase != Suspending || b.file[0].Phase != Suspending, "%+v", r)
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -41,16 +40,16 @@ import (
 type enforcement struct {
 	open     func() (*enforcer.Enforcer, error)
 	enforcer *atomic.Pointer[enforcer.Enforcer] // holds nil while the runtime directory has no room
-	rest     func()                             // closes rested
-	rested   <-chan struct{}                    // closed once everything that the enforcer stopped goes on
-	gemini   gemini.Servers
-	socket   string          // for orders
-	listed   []config.Gemini // the entries that the servers were made from
-	shared   bool            // at once, as it was at the start
-	files    *config.TenantFiles
-	config   *atomic.Pointer[config.Enforcer] // in force
-	view     policy.HostView
-	log      *slog.Logger
+	// tells at the end from when and until when the driver gives memory back
+	returning <-chan bool
+	gemini    gemini.Servers
+	socket    string          // for orders
+	listed    []config.Gemini // the entries that the servers were made from
+	shared    bool            // at once, as it was at the start
+	files     *config.TenantFiles
+	config    *atomic.Pointer[config.Enforcer] // in force
+	view      policy.HostView
+	log       *slog.Logger
 }
 
 // newEnforcement returns the enforcement of c, which already listens, unless the
@@ -78,8 +77,8 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 			}}, log: log,
 		files: &config.TenantFiles{Log: log}, config: new(atomic.Pointer[config.Enforcer])}
 	e.config.Store(&c)
-	rested := make(chan struct{})
-	e.rest, e.rested = sync.OnceFunc(func() { close(rested) }), rested
+	returning := make(chan bool, 2) // so nobody waits for who reads it
+	e.returning = returning
 	socket := c.BrokerSocket(f.runtimeDir)
 	listener, err := f.brokerListener()
 	if err != nil {
@@ -98,7 +97,7 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 		Hardware: func(uuid string, within time.Duration) bool { return monitor.Hardware(gpus.Parent(uuid), within) },
 		Evidence: func(uuid string) jobs.Evidence { return evidence(gpus, uuid) },
 		Record:   func(s escalation.Step) { record(enforced(s)) }, Tell: func(s suspend.End) { record(suspended(s)) },
-		Rested: e.rest, NCCL: c.NCCL, Trusted: c.Trusted, Simulated: !m.real,
+		Returning: func(is bool) { returning <- is }, NCCL: c.NCCL, Trusted: c.Trusted, Simulated: !m.real,
 		CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
 		Broker: broker.Options{Socket: socket, Listener: listener, Observer: f.isObserver, Holds: gpus.Holds,
 			Known: gpus.Knows, InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed", Slices: c.TimeSlices == "auto",
@@ -262,12 +261,10 @@ func (e enforcement) run(ctx context.Context) error {
 	if e.enforcer == nil {
 		return nil
 	}
-	defer e.rest()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		now, err := e.opened(ctx)
 		if now == nil {
-			e.rest()
 			return err
 		}
 		control := &exporter.Control{Path: e.socket, Actions: suspendActions(now), Done: func() {}, Log: e.log}

@@ -39,10 +39,10 @@ func assembleEnforcer(f flags, conf *config.File, c config.Config) (a assembly, 
 		return a, fmt.Errorf("enforcer: %w", err)
 	}
 	return assembly{
-		starts: "gpusteward enforces",
-		tasks:  []task{host.Run, m.options.Processes.Run, monitor.Run, book.Run, enforcement.run},
-		rested: enforcement.rested,
-		host:   host,
+		starts:    "gpusteward enforces",
+		tasks:     []task{host.Run, m.options.Processes.Run, monitor.Run, book.Run, enforcement.run},
+		returning: enforcement.returning,
+		host:      host,
 		configure: func(c config.Config) {
 			host.Configure(only(m.config(c)))
 			enforcement.configure(c.Enforcer)

@@ -41,10 +41,10 @@ func (r role) assembleObserver(f flags, conf *config.File, c config.Config) (a a
 	}
 	listen := func(ctx context.Context) error { return exporter.Listen(ctx, n.server, f.web, conf.Log) }
 	a = assembly{
-		starts: "gpusteward starts",
-		tasks:  []task{n.run, enforcement.run, listen, control.Run},
-		rested: enforcement.rested,
-		host:   host,
+		starts:    "gpusteward starts",
+		tasks:     []task{n.run, enforcement.run, listen, control.Run},
+		returning: enforcement.returning,
+		host:      host,
 		configure: func(c config.Config) {
 			n.configure(c)
 			host.Configure(m.config(c))

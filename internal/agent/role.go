@@ -42,40 +42,64 @@ func (r role) serve(ctx context.Context, f flags, log *slog.Logger) error {
 		return err
 	}
 	conf := &config.File{Root: f.root, Path: f.config, Optional: !f.configGiven, Log: log}
-	c, err := conf.Load()
-	if err != nil {
-		return misconfigured{fmt.Errorf("--config.file: %w", err)}
-	}
 	// Two threads of Go are plenty beside the host's real work, since driver calls
 	// have their own. On a host with 200 cores the others would only sweep a small
 	// heap in parallel.
 	runtime.GOMAXPROCS(min(processors, runtime.NumCPU()))
 	debug.SetGCPercent(50)
-	a, err := r.assemble(f, conf, c)
-	if err != nil {
+	a, err := assembled(ctx, func() (a assembly, err error) {
+		c, err := conf.Load()
+		if err != nil {
+			return a, misconfigured{fmt.Errorf("--config.file: %w", err)}
+		}
+		if a, err = r.assemble(f, conf, c); err == nil {
+			log.Info(a.starts, append([]any{"version", version.Version, "config", conf.Origin()}, a.about...)...)
+		}
+		return a, err
+	})
+	if err != nil || ctx.Err() != nil {
 		return err
 	}
-	log.Info(a.starts, append([]any{"version", version.Version, "config", conf.Origin()}, a.about...)...)
 	if a.host != nil {
 		a.tasks = append(a.tasks, func(ctx context.Context) error { return supervise(ctx, a.host, conf.Fast, log) })
 	}
 	if a.configure != nil {
 		a.tasks = append(a.tasks, func(ctx context.Context) error { return conf.ReloadOn(ctx, reload, a.configure) })
 	}
-	if err := a.run(ctx, obey, log); err != nil {
-		return err
-	}
-	log.Info("gpusteward ends")
-	return nil
+	return a.run(ctx, log)
 }
 
-// obey is how long tasks may take to end. Nothing that a client, a disk or an
-// Alertmanager does may keep the program from ending.
-const obey = 1200 * time.Millisecond
+// The end of the program. Nothing that a client, a disk, a reader of the log or an
+// Alertmanager does delays it.
+const (
+	obey     = 1200 * time.Millisecond // for everything that runs
+	lastWord = 100 * time.Millisecond  // for the last line of the log, after that
+	returns  = 150 * time.Second       // for memory that the driver gives back: less than TimeoutStopSec of the broker's unit
+)
 
-// run runs all tasks until ctx ends or one of them fails, and then waits for
-// them for so long. What the enforcer has stopped goes on first.
-func (a assembly) run(ctx context.Context, patience time.Duration, log *slog.Logger) error {
+// assembled returns what assemble does, unless ctx ends before: a disk may hang.
+func assembled(ctx context.Context, assemble func() (assembly, error)) (a assembly, err error) {
+	type result struct {
+		assembly
+		error
+	}
+	made := make(chan result, 1)
+	go func() {
+		a, err := assemble()
+		made <- result{a, err}
+	}()
+	select {
+	case m := <-made:
+		return m.assembly, m.error
+	case <-ctx.Done():
+		return assembly{}, nil
+	}
+}
+
+// run runs all tasks until ctx ends or one of them fails. It returns once they have ended, and
+// otherwise after obey. While the driver gives memory back, that is returns: without it,
+// programs that wait for it would not survive.
+func (a assembly) run(ctx context.Context, log *slog.Logger) (err error) {
 	group, all := errgroup.WithContext(ctx)
 	for _, run := range a.tasks {
 		group.Go(func() error { return run(all) })
@@ -83,20 +107,31 @@ func (a assembly) run(ctx context.Context, patience time.Duration, log *slog.Log
 	ended := make(chan error, 1)
 	go func() { ended <- group.Wait() }()
 	<-all.Done()
-	late := time.After(patience)
-	if a.rested != nil {
-		<-a.rested
+	says := func() { log.Info("gpusteward ends") }
+	for late := time.NewTimer(obey); ; {
+		select {
+		case err = <-ended:
+		case is := <-a.returning:
+			late.Reset(map[bool]time.Duration{true: returns, false: obey}[is])
+			continue
+		case <-late.C:
+			says = func() { log.Warn("gpusteward ends before everything in it has") }
+			if ctx.Err() == nil {
+				err = context.Cause(all)
+			}
+		}
+		break
 	}
+	if err != nil {
+		return err // which its caller logs
+	}
+	said := make(chan struct{})
+	go func() { defer close(said); says() }()
 	select {
-	case err := <-ended:
-		return err
-	case <-late:
+	case <-said:
+	case <-time.After(lastWord):
 	}
-	log.Warn("gpusteward ends before everything in it has", "after", patience.String())
-	if ctx.Err() != nil {
-		return nil
-	}
-	return context.Cause(all)
+	return nil
 }
 
 // prepare refuses flags that cannot work, and gives up privileges that the role
@@ -122,7 +157,7 @@ type assembly struct {
 	starts    string              // first message of the log
 	about     []any               // and its attributes
 	tasks     []task              // run concurrently
-	rested    <-chan struct{}     // closed once everything that was stopped goes on, after the end; nil: nothing was
+	returning <-chan bool         // tells at the end from when and until when the driver gives memory back; nil: it does not
 	host      *collectors.Host    // reports progress to systemd; nil: none
 	configure func(config.Config) // applies another configuration; nil: no reload
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,51 +20,91 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestTasksEndInTime has a task that does not end, beside one that fails or a
-// signal, and an enforcer that lets go of what it stopped.
+// A wall is a log that nobody reads.
+type wall struct {
+	slog.Handler
+	end <-chan struct{}
+}
+
+func (w wall) Enabled(context.Context, slog.Level) bool  { return true }
+func (w wall) Handle(context.Context, slog.Record) error { <-w.end; return nil }
+
+// TestTasksEndInTime has parts of the program never end, when a signal comes or another part fails. The others
+// end, and save what they have.
 func TestTasksEndInTime(t *testing.T) {
 	failed := errors.New("failed")
-	fails := func(context.Context) error { return failed }
-	ends := func(ctx context.Context) error { <-ctx.Done(); return nil }
 	for name, c := range map[string]struct {
-		first task
-		hangs bool          // the second
-		rests time.Duration // until what was stopped goes on
-		fails error
-		took  time.Duration
+		hangs   string        // parts that never end, of 0, 1 and log
+		returns time.Duration // for so long the driver gives memory back
+		fails   error
+		took    time.Duration
 	}{
-		"all end":                 {ends, false, 0, nil, 0},
-		"one does not":            {ends, true, 0, nil, obey},
-		"one fails":               {fails, false, 0, failed, 0},
-		"one fails, one does not": {fails, true, 0, failed, obey},
-		"something is stopped":    {ends, true, time.Minute, nil, time.Minute},
+		"all end":                     {"", 0, nil, 0},
+		"the first does not":          {"0", 0, nil, obey},
+		"no part does":                {"0 1 log", 0, nil, obey + lastWord},
+		"one fails":                   {"", 0, failed, 0},
+		"one fails, one does not end": {"1", 0, failed, obey},
+		"nobody reads the log":        {"log", 0, nil, lastWord},
+		"memory comes back":           {"", time.Minute, nil, time.Minute},
+		"and a part does not end":     {"1", time.Minute, nil, time.Minute + obey},
+		"memory never comes back":     {"", time.Hour, nil, returns},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				forever, second := make(chan struct{}), ends
-				if c.hangs {
-					second = func(context.Context) error { <-forever; return nil }
-				}
 				ctx, signal := context.WithCancel(t.Context())
-				a := assembly{tasks: []task{c.first, second}}
-				if c.rests > 0 {
-					rested := make(chan struct{})
-					a.rested = rested
-					time.AfterFunc(c.rests, func() { close(rested) })
+				forever, release := context.WithCancel(t.Context())
+				returning, saved := make(chan bool, 2), atomic.Int64{}
+				log, a := slog.New(slog.DiscardHandler), assembly{returning: returning}
+				for i := range 3 {
+					a.tasks = append(a.tasks, func(ctx context.Context) error {
+						if <-ctx.Done(); strings.Contains(c.hangs, strconv.Itoa(i)) {
+							<-forever.Done()
+						}
+						saved.Add(1)
+						return nil
+					})
+				}
+				a.tasks = append(a.tasks, func(ctx context.Context) error {
+					if c.fails != nil {
+						return c.fails
+					}
+					if <-ctx.Done(); c.returns > 0 {
+						returning <- true
+						select {
+						case <-time.After(c.returns):
+						case <-forever.Done():
+						}
+						returning <- false
+					}
+					return nil
+				})
+				if strings.Contains(c.hangs, "log") {
+					log = slog.New(wall{end: forever.Done()})
 				}
 				began := time.Now()
 				if c.fails == nil {
 					signal()
 				}
-				if err := a.run(ctx, obey, slog.New(slog.DiscardHandler)); !errors.Is(err, c.fails) {
+				if err := a.run(ctx, log); !errors.Is(err, c.fails) {
 					t.Errorf("%v, want %v", err, c.fails)
 				}
 				fixture.Equal(t, time.Since(began), c.took, "the end took")
-				close(forever)
+				fixture.Equal(t, int(saved.Load()), 3-len(strings.Fields(strings.TrimSuffix(c.hangs, "log"))), "parts that saved")
+				release()
 				signal()
 			})
 		})
 	}
+}
+
+// TestASignalDuringTheStart ends a program whose state is on a disk that hangs.
+func TestASignalDuringTheStart(t *testing.T) {
+	ctx, signal := context.WithCancel(t.Context())
+	signal()
+	hangs := make(chan struct{})
+	defer close(hangs)
+	_, err := assembled(ctx, func() (assembly, error) { <-hangs; return assembly{}, nil })
+	fixture.Must(t, err)
 }
 
 // A process passes systemd's socket on though its threads open and close files all
