@@ -143,7 +143,7 @@ func TestHoldsExcuseWorkloads(t *testing.T) {
 				DeviceProcesses: []collectors.DeviceProcess{{UUID: "GPU-1", Kind: "compute", Process: process, At: now}},
 				Tenants:         []wire.TenantStats{{Tenant: "a", GPU: "GPU-1", Sessions: 1, WantedSeconds: float64(n)}}}
 			if c.hold == nil {
-				b.Holds.Process = func(int) audit.Hold { return cause }
+				b.Holds.Process = func(int, string) audit.Hold { return cause }
 			}
 			if n < 15 {
 				b.Sessions = []audit.Session{{PID: 7000, Start: 1, Tenant: "a", GPUs: []audit.SessionGPU{{UUID: "GPU-1"}}}}
@@ -330,4 +330,17 @@ func TestConfigureDoesNotBlock(t *testing.T) {
 			fixture.Need(t, <-e.policy, last, "the last policy is not the one that is kept")
 		}
 	})
+}
+
+// TestWhoCrowdsTheBroker names a tenant whose jobs have most of the sessions: they excuse each other of nothing.
+func TestWhoCrowdsTheBroker(t *testing.T) {
+	t.Parallel()
+	for tenants, want := range map[string]string{"": "", "a b": "", "a b b": "b", "a b c": "", "default default b": "",
+		"a default a": "a"} {
+		var all []audit.Session
+		for _, tenant := range strings.Fields(tenants) {
+			all = append(all, audit.Session{Tenant: tenant})
+		}
+		fixture.Equal(t, crowding(all), want, "of sessions of %q, the tenant that crowds is", tenants)
+	}
 }

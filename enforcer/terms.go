@@ -105,23 +105,37 @@ func (e *Enforcer) heldBack() audit.Holds {
 	for _, s := range e.residence.waits {
 		all.Workloads[s] |= audit.Waiting
 	}
-	if e.broker.Doubtful() {
+	doubtful := e.broker.Doubtful()
+	if doubtful {
 		for _, tenant := range e.Tenants() {
 			all.Tenants[tenant] |= audit.Starved
 		}
 	}
-	all.Process = func(pid int) audit.Hold {
+	crowds := crowding(e.seen.Sessions)
+	all.Process = func(pid int, tenant string) audit.Hold {
 		hold := away[pid]
 		refused, excused := e.broker.Refused(pid)
 		if refused {
 			hold |= audit.Filled
 		}
-		if excused {
+		if excused && (doubtful || tenant != crowds) {
 			hold |= audit.Starved
 		}
 		return hold
 	}
 	return all
+}
+
+// crowding returns the tenant that has more than half of all sessions; empty: none has, or those of no tenant. What
+// its own jobs have excuses none of its processes, whoever owns them.
+func crowding(sessions []audit.Session) string {
+	all := map[string]int{}
+	for _, s := range sessions {
+		if all[s.Tenant]++; 2*all[s.Tenant] > len(sessions) && s.Tenant != policy.DefaultTenant {
+			return s.Tenant
+		}
+	}
+	return ""
 }
 
 // heldStats returns the statistics of the workloads that are held back.

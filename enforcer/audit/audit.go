@@ -187,12 +187,12 @@ func (a *Audit) enter(b *Books, h *collectors.DeviceProcess) {
 	}
 	p, young := g.process(h)
 	s, hooked := session(a.sessions, h)
-	hold := b.Holds.OfProcess(h.Process.PID)
-	excused := hold.Has(Starved) || hold.Has(NoSession) && p.status != isUnhooked
 	tenant, governed := s.Tenant, s.Tenant != policy.DefaultTenant && s.Tenant != ""
 	if !hooked {
 		tenant, governed = b.Tenant(*h)
 	}
+	hold := b.Holds.OfProcess(h.Process.PID, tenant)
+	excused := hold.Has(Starved) || hold.Has(NoSession) && p.status != isUnhooked
 	if young {
 		_, had := session(a.earlier, h)
 		p.status, p.followed, p.gone = a.first(h, hooked, had || excused || hold.Has(Filled)), b.Now, b.Now

@@ -135,7 +135,7 @@ func (w *world) tenant(name, gpu string) *wire.TenantStats {
 func (w *world) books() Books {
 	b := Books{Now: w.now, Silent: w.silent,
 		Quota: func(tenant, _ string) policy.Quota { return w.quotas[tenant] },
-		Holds: Holds{Process: func(pid int) Hold { return w.holds[pid] }}, Moving: w.moving,
+		Holds: Holds{Process: func(pid int, _ string) Hold { return w.holds[pid] }}, Moving: w.moving,
 		Tenant: func(h collectors.DeviceProcess) (string, bool) {
 			for _, a := range w.processes {
 				if a.Process == h.Process {

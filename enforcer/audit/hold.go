@@ -52,17 +52,17 @@ func (h Hold) Has(causes Hold) bool { return h&causes != 0 }
 // Holds has the processes, workloads and tenants that the enforcer holds back at the time of an audit. The
 // zero value has none.
 type Holds struct {
-	Process   func(pid int) Hold // nil: none
+	Process   func(pid int, tenant string) Hold // nil: none
 	Workloads map[Subject]Hold
 	Tenants   map[string]Hold
 }
 
-// OfProcess returns the hold of a process.
-func (h *Holds) OfProcess(pid int) Hold {
+// OfProcess returns the hold of a process of a tenant.
+func (h *Holds) OfProcess(pid int, tenant string) Hold {
 	if h.Process == nil {
 		return 0
 	}
-	return h.Process(pid)
+	return h.Process(pid, tenant)
 }
 
 // Holds adds what an audit remembers: tenants of which a process was Starved within its windows.
