@@ -4,9 +4,11 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/procs"
 )
 
 // TestRefusedSuspensionLeavesThePause refuses a paused workload for want of host
@@ -121,4 +124,25 @@ func TestWaitingAllocationKeepsItsPlace(t *testing.T) {
 	}
 	q.all[who] = &waiting{since: start, asked: start}
 	fixture.Equal(t, len(q.requests(start.Add(time.Minute))), 0, "an allocation waits that nobody asks for any more")
+}
+
+// TestPausedWorkContinuesWithoutADisk ends an enforcer that cannot save what it paused.
+func TestPausedWorkContinuesWithoutADisk(t *testing.T) {
+	t.Parallel()
+	child := exec.Command("sleep", "600")
+	fixture.Must(t, child.Start())
+	t.Cleanup(func() { _ = child.Process.Kill(); _ = child.Wait() })
+	pid := child.Process.Pid
+	fixture.Must(t, child.Process.Signal(syscall.SIGSTOP))
+	is := func(state byte) func() bool { return func() bool { return procs.State("/proc", pid) == state } }
+	fixture.Eventually(t, "it stops", is('T'))
+	e := Enforcer{actor: action.Actor{ProcFS: "/proc", Keep: func([]action.Paused) error {
+		t.Error("it waits for the disk")
+		return nil
+	}}}
+	e.actor.Restore([]action.Paused{{Tenant: "a", Workload: "w",
+		Stopped: []action.Target{{PID: pid, Start: fixture.Value(procs.ReadStat("/proc", pid))(t).Start}}}})
+	e.rest()
+	fixture.Eventually(t, "it continues", is('S'))
+	fixture.Equal(t, len(e.actor.Paused()), 0, "workloads that stay paused")
 }
