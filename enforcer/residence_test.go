@@ -147,21 +147,26 @@ func TestWaitForTheGPUResumesTheProgram(t *testing.T) {
 	fixture.EqualSlices(t, g.audited().Suspended, nil, "still suspended")
 }
 
-// TestSignalStormDelaysNothing suspends a program whose threads signal themselves all the
-// time, which stops them for who traces them. The enforcer audits, obeys orders, ends, and brings
-// the program back.
+// TestSignalStormDelaysNothing suspends a program whose threads do what stops them for their tracer, all the time. The
+// enforcer audits, obeys orders, ends, and brings the program back.
 func TestSignalStormDelaysNothing(t *testing.T) {
 	t.Parallel()
+	for _, mode := range []string{"signals", "threads", "halts"} {
+		t.Run(mode, func(t *testing.T) { stormDelaysNothing(t, mode) })
+	}
+}
+
+func stormDelaysNothing(t *testing.T, mode string) {
 	g := suspending(t, 0, 0, []string{"a"}, gives(0))
 	driver := g.driver
-	g.driver = append(slices.Clone(driver), "STORM_THREADS=64",
+	g.driver = append(slices.Clone(driver), "STORM_THREADS=64", "STORM_MODE="+mode,
 		"LD_PRELOAD="+filepath.Join(fixture.Given(t, "GS_STUB", "hook/build/stub"), "storm.so"))
 	a := g.rests("a", false, "512")
 	g.driver = driver
 	g.gaveWay(a, 1)
 	storm := func() { fixture.Must(t, a.Cmd.Process.Signal(syscall.SIGUSR2)) }
 	storm()
-	poll(t, 20*time.Second, "it does not signal itself", func() bool { return traced(a.Cmd.Process.Pid) })
+	poll(t, 20*time.Second, "nothing stops it", func() bool { return traced(a.Cmd.Process.Pid) })
 	g.audited()
 	g.order(g.suspend, "unit:a.service", "stays so")
 	g.stop()

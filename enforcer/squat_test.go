@@ -66,9 +66,10 @@ func TestNoSquattingOnAnOvercommittedGPU(t *testing.T) {
 				}
 			}()
 		},
-		"unified":             func(g *governed) { fixture.Equal(g.t, taken(g.t, squatter("managed")(g)), 0, "it takes … bytes") },
-		"says it is unified":  says(wire.SharedManaged),
-		"says that it shares": says(wire.SharedProcesses),
+		"unified":                 func(g *governed) { fixture.Equal(g.t, taken(g.t, squatter("managed")(g)), 0, "it takes … bytes") },
+		"says it is unified":      says(wire.SharedManaged),
+		"says that it shares":     says(wire.SharedProcesses),
+		"says that it multicasts": says(wire.SharedMulticast),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
