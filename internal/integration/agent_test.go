@@ -138,7 +138,6 @@ type agent struct {
 	end    func()
 	ended  chan struct{} // closed when the agent has ended
 	status int           // its exit status after that
-	gone   time.Time     // when a child had ended; its output may have taken longer
 	pid    int           // of a child
 	client *http.Client
 	url    string
@@ -214,7 +213,7 @@ func launch(t *testing.T, cmd *exec.Cmd) *agent {
 	go func() {
 		defer close(a.ended)
 		state, _ := cmd.Process.Wait()
-		a.gone, a.status = time.Now(), state.ExitCode()
+		a.status = state.ExitCode()
 		cmd.Wait() // until all its output is there
 	}()
 	t.Cleanup(func() { cmd.Process.Kill() }) // if it ignored the signal
