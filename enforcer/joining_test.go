@@ -91,7 +91,6 @@ func TestNewProcessThatCannotBeSuspendedRuns(t *testing.T) {
 	a := g.works("a", true, "1024")
 	g.sees(1, a)
 	g.order(g.suspend, a.pid(), "is suspended")
-	g.waits()
 	sees := g.sleeps() // until the new one has its memory
 	b := g.job("a", true, "--kernel-us=200", "--seconds=600", "--alloc-kind=managed", "--alloc-mib=512",
 		"--alloc-step-mib=512")

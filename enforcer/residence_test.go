@@ -38,7 +38,6 @@ func givenWay(t *testing.T) (g *governed, a, b *worker) {
 		t.Rules[1].Priority = policy.PriorityHigh
 	})
 	g.size = 4 << 30
-	g.waits() // or it would take memory without the broker
 	a = g.works("a", true, "2560")
 	g.sees(1, a)
 	b = g.works("b", true, "2560")
@@ -233,7 +232,6 @@ func TestWorkloadsTakeTurns(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 32<<30, []string{"a", "b"}, overcommitted(2))
 	g.size, g.age = 4<<30, ticks(3)/2
-	g.waits()
 	works := func(tenant string) *worker {
 		return g.job(tenant, true, "--kernel-us=2000", "--sync-every=1", "--seconds=600", "--alloc-mib=2560",
 			"--alloc-step-mib=2560")
@@ -274,7 +272,6 @@ func TestTurnBeginsOnceItsMemoryIsThere(t *testing.T) {
 	const turn = 8
 	g := suspending(t, 0, 0, []string{"a", "b"}, overcommitted(turn))
 	g.size = 4 << 30
-	g.waits()
 	a := g.works("a", true, "2560")
 	g.sees(1, a)
 	g.job("b", true, "--kernel-us=200", "--seconds=600", "--alloc-mib=2560", "--alloc-step-mib=512")
@@ -311,7 +308,6 @@ func TestAnImpossibleAllocationFails(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a"}, overcommitted(2))
 	g.size = 4 << 30
-	g.waits()
 	a := g.job("a", true, "--wait-start", "--seconds=600", "--alloc-mib=5000", "--alloc-step-mib=5000")
 	goes(t, a)
 	fixture.Equal(t, taken(t, a), 0, "it takes … bytes")

@@ -80,7 +80,6 @@ func TestNoSquattingOnAnOvercommittedGPU(t *testing.T) {
 			g.stop()
 			g.broker.Holds, g.size = g.truth.holds, 4<<30
 			g.run(g.table)
-			g.waits()
 			squat(g)
 			if name == renewed { // before the end of the test closes its connection
 				defer func() { close(stop); <-ended }()
