@@ -36,7 +36,7 @@ const EnforcerSocket = "enforcer/control.sock"
 const controlTime = 10 * time.Second
 
 // endTime is how long requests may take once the agent ends.
-const endTime = 250 * time.Millisecond
+const endTime = 100 * time.Millisecond
 
 // maxArguments bounds an order's arguments, in bytes.
 const maxArguments = 16 << 10
