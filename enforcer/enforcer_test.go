@@ -56,6 +56,7 @@ type governed struct {
 
 	mu        sync.Mutex
 	steps     []escalation.Step
+	returning []bool // what was told at the end
 	suspended []suspend.End
 	hardware  bool                       // the GPU itself has a fault
 	pids      map[int]string             // workloads of processes that the test started
@@ -213,7 +214,8 @@ func (g *governed) run(table policy.Table) {
 		Record:   g.record,
 		Hardware: func(string, time.Duration) bool { g.mu.Lock(); defer g.mu.Unlock(); return g.hardware },
 		Broker:   g.broker, Driver: g.call, CgroupFS: g.cgroups, MemInfo: g.meminfo,
-		Tell: func(end suspend.End) { g.mu.Lock(); defer g.mu.Unlock(); g.suspended = append(g.suspended, end) },
+		Tell:      func(end suspend.End) { g.mu.Lock(); defer g.mu.Unlock(); g.suspended = append(g.suspended, end) },
+		Returning: func(is bool) { g.mu.Lock(); defer g.mu.Unlock(); g.returning = append(g.returning, is) },
 	}))(g.t)
 	g.stop = fixture.Running(g.t, g.it.Run)
 }

@@ -142,6 +142,7 @@ func TestWaitForTheGPUResumesTheProgram(t *testing.T) {
 	works(since)
 	ends := g.ends()
 	fixture.Equal(t, ends[len(ends)-1].Done, suspend.Resuming, "the last of which the journal is told")
+	fixture.EqualSlices(t, g.returning, []bool{true, false}, "memory comes back at the end:")
 	g.run(g.table)
 	fixture.EqualSlices(t, g.audited().Suspended, nil, "still suspended")
 }

@@ -144,7 +144,7 @@ var StepParts = []string{"launching", "waiting", "copying", "held", "host"}
 
 // CommunicatorStats describe a process as a rank of a communicator.
 type CommunicatorStats struct {
-	ID       string  `json:"id"` // the same for all ranks, 16 hexadecimal digits
+	ID       string  `json:"id"` // the same for all ranks, 16 hexadecimal digits: a hash of that by which ranks find each other
 	Rank     int     `json:"rank"`
 	Ranks    int     `json:"ranks"`
 	Entered  uint64  `json:"entered"`  // called collectives
