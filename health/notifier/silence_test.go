@@ -48,8 +48,11 @@ func TestSilencesAreOfTheHost(t *testing.T) {
 	fixture.Equal(t, err == nil, false, "a host without a name has silences")
 }
 
-// silencer is a transport to Alertmanagers: am0 answers, am1 refuses, am2 hangs. It has what was posted.
+// silencer is a transport to Alertmanagers: am0 answers, am1 refuses, am2 hangs. It has what was posted. Their
+// clocks are a year ahead: this host's was just set back.
 type silencer struct{ posted []models.PostableSilence }
+
+const year = 365 * 24 * time.Hour
 
 func (s *silencer) RoundTrip(r *http.Request) (*http.Response, error) {
 	code, text := http.StatusOK, `[{"id": "x", "createdBy": "somebody", "comment": "", "status": {"state": "active"}}]`
@@ -66,7 +69,8 @@ func (s *silencer) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		s.posted = append(s.posted, p)
 	}
-	return &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
+	clock := http.Header{"Date": {time.Now().Add(year).UTC().Format(http.TimeFormat)}}
+	return &http.Response{StatusCode: code, Header: clock, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
 }
 
 func TestSilenceSaysWhereItIsNot(t *testing.T) {
@@ -88,6 +92,7 @@ func TestSilenceSaysWhereItIsNot(t *testing.T) {
 		for _, p := range s.posted {
 			fixture.Must(t, p.Validate(strfmt.Default))
 			fixture.Equal(t, time.Time(*p.EndsAt).Sub(time.Time(*p.StartsAt)), time.Hour, "it holds")
+			fixture.Equal(t, time.Time(*p.StartsAt).Sub(began), year, "it begins after")
 			fixture.Equal(t, *p.CreatedBy, "gpusteward on node7, cluster a.b", "by")
 		}
 		fixture.Equal(t, n.EndSilence(t.Context(), node7), "A silence may remain until its end at http://am1: answered 403: "+
