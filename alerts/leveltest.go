@@ -154,24 +154,20 @@ func (h host) judged(c *health.Check, p pace, times []time.Duration) (all [][]he
 		})
 		engine.Eval(derived.NewSnapshot(samples), nil, start.Add(at))
 		if slices.Contains(times, at) {
-			all = append(all, engine.Alerts(nil))
+			all = append(all, engine.Alerts(map[string]string{"instance": h.name, "job": job}))
 		}
 	})
 	return all
 }
 
-// firing converts the engine's alerts to those of the Prometheus rules. If several levels of a
-// severity hold, the rule has the value of the first.
+// firing converts the engine's alerts to those of the Prometheus rules, which have the same labels
+// except for source. If several levels of a severity hold, the rule has the value of the first.
 func (h host) firing(c *health.Check, alerts []health.Alert) (all []firing) {
 	seen := map[string]bool{}
 	for _, a := range alerts {
 		labels := maps.Clone(a.Labels)
 		delete(labels, "alertname")
 		delete(labels, "source")
-		labels["instance"], labels["job"] = h.name, job
-		if c.Class != "" {
-			labels["class"] = string(c.Class)
-		}
 		f := firing{labels: sorted(labels)}
 		if key := fmt.Sprint(f.labels); seen[key] {
 			continue

@@ -44,6 +44,9 @@ func (h *Host) Names(uuid string) []string {
 	return []string{strconv.Itoa(all[i].Index), uuid}
 }
 
+// GPUs returns every GPU that this host has or ever had, also while it is drained.
+func (h *Host) GPUs() []gpu.ID { return h.inventory.all() }
+
 // Parent returns the UUID of a MIG device's GPU; for any other UUID, the UUID
 // itself.
 func (h *Host) Parent(uuid string) string {

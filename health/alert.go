@@ -10,7 +10,7 @@ import (
 // An Alert is one alert as Alertmanager knows it. Its labels are its identity,
 // so they contain no value, PID or text that changes.
 type Alert struct {
-	Labels      map[string]string // alertname, severity, check, source, node and the entity's
+	Labels      map[string]string // alertname, severity, check, class, source, node, the entity's and those of all
 	Annotations map[string]string // summary, description, runbook_url and the evidence
 	Starts      time.Time
 	Ends        time.Time // when it was resolved; zero while it fires

@@ -325,5 +325,5 @@ func (l Level) Delay() time.Duration {
 var labelName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 
 // ownLabels are the labels that alerts have themselves.
-var ownLabels = []string{"alertname", "severity", "check", "source", "node", "gpu", "uuid", "link", "tenant",
+var ownLabels = []string{"alertname", "severity", "check", "class", "source", "node", "gpu", "uuid", "link", "tenant",
 	"workload", "device"}

@@ -249,6 +249,9 @@ func (e *Engine) alert(j *judge, st *status, level int, labels map[string]string
 	}
 	maps.Copy(a.Labels, map[string]string{"alertname": j.Alert, "severity": j.Levels[level].Severity.String(),
 		"check": j.ID, "source": "gpusteward"})
+	if j.Class != "" {
+		a.Labels["class"] = string(j.Class)
+	}
 	for _, p := range st.Parts() {
 		a.Labels[p[0]] = p[1]
 	}

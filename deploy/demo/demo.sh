@@ -72,7 +72,7 @@ rule_files: ["$PWD/alerts/gpusteward.rules.yml", "$PWD/alerts/fleet.rules.yml"]
 alerting: {alertmanagers: [{static_configs: [{targets: ["$alertmanager"]}]}]}
 scrape_configs:
   - job_name: gpusteward
-    static_configs: [{targets: ["$agent"], labels: {node: "demo"}}]
+    static_configs: [{targets: ["$agent"]}]
 END
 begin agent "${GPUSTEWARD:-./gpusteward}" "--demo=${DEMO_SCENARIO:-demo}" "--web.listen-address=$agent" \
 	"--state.dir=$dir/state" "--runtime.dir=$dir/run" --log.format=console

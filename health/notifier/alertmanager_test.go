@@ -106,7 +106,7 @@ func runNotifier(t testing.TB, times timings, urls ...string) *Notifier {
 // pushed returns an alert in the form of the engine.
 func pushed(name, severity, check, uuid string) health.Alert {
 	return health.Alert{Labels: map[string]string{"alertname": name, "severity": severity, "check": check,
-		"source": "gpusteward", "node": "n1", "gpu": "0", "uuid": uuid},
+		"source": "gpusteward", "node": "n1", "instance": "n1:9836", "gpu": "0", "uuid": uuid},
 		Annotations: map[string]string{"summary": "Of " + name + ".", "description": "<&> \u00e9"}, Starts: time.Now()}
 }
 

@@ -94,7 +94,7 @@ func TestARackPagesOnce(t *testing.T) {
 		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
 			t.Error(err)
 		}
-		pages <- m.GroupLabels["alertname"] + " of " + m.GroupLabels["rack"] + m.GroupLabels["node"] + " to " + r.URL.Path
+		pages <- m.GroupLabels["alertname"] + " of " + m.GroupLabels["rack"] + m.GroupLabels["instance"] + " to " + r.URL.Path
 	}))
 	defer receiver.Close()
 	am := startAlertmanager(t, configured(t, "http://127.0.0.1:5001", receiver.URL, "group_wait: 90s", "group_wait: 3s",
@@ -103,7 +103,7 @@ func TestARackPagesOnce(t *testing.T) {
 	var all []health.Alert
 	port := func(node, rack string) health.Alert {
 		a := pushed("IBPortDown", "critical", "ib_port", "")
-		maps.Copy(a.Labels, map[string]string{"node": node, "gpu": "", "device": "mlx5_0", "rack": rack, "cluster": "c"})
+		maps.Copy(a.Labels, map[string]string{"instance": node, "gpu": "", "device": "mlx5_0", "rack": rack, "cluster": "c"})
 		return a
 	}
 	for _, node := range []string{"n1", "n2", "n3"} {
@@ -112,7 +112,7 @@ func TestARackPagesOnce(t *testing.T) {
 	n.Tell(all)
 	fixture.Eventually(t, "Alertmanager has the hosts' alerts", func() bool { return len(am.alerts("")) == 3 })
 	rack := pushed("RackInterconnectDown", "critical", "", "")
-	maps.Copy(rack.Labels, map[string]string{"node": "", "gpu": "", "rack": "r1", "cluster": "c"})
+	maps.Copy(rack.Labels, map[string]string{"instance": "", "gpu": "", "rack": "r1", "cluster": "c"})
 	n.Tell(append(all, rack, port("n9", "r2")))
 	for _, want := range []string{"RackInterconnectDown of r1 to /page", "IBPortDown of r2n9 to /page"} {
 		select {
@@ -124,8 +124,7 @@ func TestARackPagesOnce(t *testing.T) {
 	}
 }
 
-// The shipped inhibition rules apply to pushed alerts, which have the label
-// node, and to those of Prometheus, which have the label instance.
+// The shipped inhibition rules apply to pushed alerts and to those of Prometheus.
 func TestShippedInhibition(t *testing.T) {
 	t.Parallel()
 	am := startAlertmanager(t, configured(t, "http://127.0.0.1:5001", "http://127.0.0.1:1"))
@@ -140,7 +139,7 @@ func TestShippedInhibition(t *testing.T) {
 		return with(a, "source", "", "node", "", "instance", instance)
 	}
 	rack := func(a health.Alert, cluster, rack string) health.Alert {
-		return with(a, "source", "", "node", "", "cluster", cluster, "rack", rack)
+		return with(a, "source", "", "node", "", "instance", "", "cluster", cluster, "rack", rack)
 	}
 	cases := []struct {
 		a    health.Alert
@@ -166,8 +165,8 @@ func TestShippedInhibition(t *testing.T) {
 		{prometheus(pushed("GPUStewardDown", "critical", "", ""), "n3:9836"), false},
 		{prometheus(pushed("OfTheDead", "critical", "z", "GPU-6"), "n3:9836"), true},
 		{prometheus(pushed("OfTheLiving", "critical", "z", "GPU-7"), "n4:9836"), false},
-		{with(prometheus(pushed("GPUStewardDown", "critical", "", ""), "n5:9836"), "node", "n5"), false},
-		{with(pushed("OfTheDeadToo", "critical", "z", "GPU-8"), "node", "n5"), true},
+		{prometheus(pushed("GPUStewardDown", "critical", "", ""), "n5:9836"), false},
+		{with(pushed("OfTheDeadToo", "critical", "z", "GPU-8"), "instance", "n5:9836"), true},
 
 		{pushed("Both", "critical", "b", "GPU-9"), false},
 		{prometheus(pushed("Both", "critical", "b", "GPU-9"), "n1:9836"), true},
@@ -176,15 +175,14 @@ func TestShippedInhibition(t *testing.T) {
 		{with(prometheus(pushed("Tenant", "warning", "t", "GPU-11"), "n1:9836"), "tenant", "a"), true},
 		{with(prometheus(pushed("Tenant", "warning", "t", "GPU-11"), "n1:9836"), "tenant", "b"), false},
 		{rack(pushed("RackInterconnectDown", "critical", "", ""), "c1", "r1"), false},
-		{with(pushed("IBPortDown", "critical", "ib_port", ""), "cluster", "c1", "rack", "r1", "node", "n7"), true},
+		{with(pushed("IBPortDown", "critical", "ib_port", ""), "cluster", "c1", "rack", "r1", "instance", "n7"), true},
 		{rack(pushed("IBPortDown", "critical", "ib_port", ""), "c1", "r1"), true},
 		{rack(pushed("IBPortDown", "critical", "ib_port", ""), "c1", "r2"), false},
 		{rack(pushed("IBPortDown", "critical", "ib_port", ""), "c2", "r1"), false},
 		{rack(pushed("GPUPowerBrake", "critical", "power_brake", ""), "c1", "r1"), false},
 		{rack(pushed("RackDown", "critical", "", ""), "c1", "r3"), false},
 		{with(rack(pushed("GPUStewardDown", "critical", "", ""), "c1", "r3"), "instance", "n8:9836"), true},
-		{rack(with(prometheus(pushed("OfADeadRack", "critical", "z", "GPU-12"), "n8:9836"), "instance", "n8:9836"),
-			"c1", "r3"), true},
+		{with(rack(pushed("OfADeadRack", "critical", "z", "GPU-12"), "c1", "r3"), "instance", "n8:9836"), true},
 
 		{with(pushed("Budget", "warning", "", ""), "cluster", "c1", "slo", "gpus", "window", "1h"), false},
 		{with(pushed("Budget", "warning", "", ""), "cluster", "c1", "slo", "gpus", "window", "6h"), true},
@@ -193,7 +191,7 @@ func TestShippedInhibition(t *testing.T) {
 		{with(pushed("Budget", "warning", "", ""), "cluster", "c1", "slo", "scrapes", "window", "3d"), false},
 
 		{with(pushed("BothNode", "critical", "b", ""), "gpu", ""), false},
-		{with(prometheus(pushed("BothNode", "critical", "b", ""), "n1:9836"), "gpu", "", "node", "n1"), true},
+		{with(prometheus(pushed("BothNode", "critical", "b", ""), "n1:9836"), "gpu", ""), true},
 		{with(prometheus(pushed("BothNode", "critical", "b", ""), "n6:9836"), "gpu", "", "node", "n6"), false},
 	}
 	var all []health.Alert

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/prometheus/alertmanager/pkg/labels"
+
+	"gpusteward/health/incident"
 )
 
 // ShortestSilence and LongestSilence bound a silence.
@@ -27,12 +29,13 @@ const (
 // silenceTimeout is how long all Alertmanagers together may take for a silence.
 const silenceTimeout = 5 * time.Second
 
-// A Maintenance is the host whose alerts are silenced.
+// A Maintenance is the host or the GPU whose alerts are silenced.
 type Maintenance struct {
-	Node      string            // label node of the alerts that the agent sends
-	Instances []string          // its names and addresses in Prometheus's label instance, without a port
-	Labels    map[string]string // that its alerts may have besides
-	Job       string            // of the agents in Prometheus
+	Node      string            // its name
+	GPU       incident.Entity   // whose alerts alone are silenced; those of the host if it is zero
+	Job       string            // label of its alerts
+	Instances []string          // its names and addresses in their label instance; a port may follow there
+	Labels    map[string]string // that they may have besides
 }
 
 // A silence is one of Alertmanager, as its API has it.
@@ -55,82 +58,77 @@ type setSilence struct {
 	} `json:"status"`
 }
 
-// silences returns the silences of the host: one for the alerts that its agent
-// sends, one for those that Prometheus makes of its metrics. Who created them, and
-// why, identifies them, also for the next agent.
-func (m Maintenance) silences() ([]silence, error) {
+// String returns what is silenced, in words.
+func (m Maintenance) String() string {
+	if m.GPU != (incident.Entity{}) {
+		return m.GPU.Name() + " of " + m.Node
+	}
+	return m.Node
+}
+
+// why begins the comment of each silence.
+const why = "Maintenance (gpusteward drain)"
+
+// silence returns the silence for the alerts that the host's agent sends and for those
+// that Prometheus makes of its metrics. Who created it, and why, identifies it, also
+// for the next agent.
+func (m Maintenance) silence() (silence, error) {
+	s := silence{CreatedBy: "gpusteward on " + m.Node, Comment: why + "."}
 	if m.Node == "" {
-		return nil, errors.New("the name of this host is not known")
+		return s, errors.New("the name of this host is not known")
+	}
+	match := func(how labels.MatchType, name, value string) error {
+		one, err := labels.NewMatcher(how, name, value)
+		s.Matchers = append(s.Matchers, one)
+		return err
 	}
 	names := make([]string, len(m.Instances))
 	for i, name := range m.Instances {
 		names[i] = regexp.QuoteMeta(name)
 	}
-	by := "gpusteward on " + m.Node
-	var scope labels.Matchers // an alert may lack such a label, but not have another value
-	for _, name := range slices.Sorted(maps.Keys(m.Labels)) {
-		one, err := labels.NewMatcher(labels.MatchRegexp, name, regexp.QuoteMeta(m.Labels[name])+"|")
-		if err != nil {
-			return nil, err
-		}
-		scope = append(scope, one)
-		by += fmt.Sprintf(", %s %s", name, m.Labels[name])
+	err := cmp.Or(match(labels.MatchEqual, "job", m.Job),
+		match(labels.MatchRegexp, "instance", "("+strings.Join(names, "|")+")(:[0-9]+)?"))
+	if m.GPU != (incident.Entity{}) {
+		s.Comment = fmt.Sprintf("%s: %s, %s.", why, m.GPU.Name(), m.GPU.UUID)
+		err = cmp.Or(err, match(labels.MatchEqual, "uuid", m.GPU.UUID))
 	}
-	var all []silence
-	for _, s := range []struct {
-		comment, source, value, host string
-		how                          labels.MatchType
-		names                        string
-	}{
-		{"Maintenance (gpusteward drain): alerts of the agent.", "source", "gpusteward", "node", labels.MatchEqual, m.Node},
-		{"Maintenance (gpusteward drain): alerts of Prometheus.", "job", m.Job, "instance", labels.MatchRegexp,
-			"(" + strings.Join(names, "|") + ")(:[0-9]+)?"},
-	} {
-		source, err := labels.NewMatcher(labels.MatchEqual, s.source, s.value)
-		host, wrong := labels.NewMatcher(s.how, s.host, s.names)
-		if err = cmp.Or(err, wrong); err != nil {
-			return nil, err
-		}
-		all = append(all, silence{Matchers: append(labels.Matchers{source, host}, scope...), CreatedBy: by,
-			Comment: s.comment})
+	for _, name := range slices.Sorted(maps.Keys(m.Labels)) { // an alert may lack such a label, but not have another value
+		s.CreatedBy += fmt.Sprintf(", %s %s", name, m.Labels[name])
+		err = cmp.Or(err, match(labels.MatchRegexp, name, regexp.QuoteMeta(m.Labels[name])+"|"))
 	}
-	return all, nil
+	return s, err
 }
 
-// Silence silences the host's alerts at every Alertmanager for a time. It returns,
+// Silence silences the alerts of m at every Alertmanager for a time. It returns,
 // after silenceTimeout at the latest, where it did and where it did not, in words.
 func (n *Notifier) Silence(ctx context.Context, m Maintenance, d time.Duration) string {
-	all, err := m.silences()
+	s, err := m.silence()
 	if err != nil {
 		return fmt.Sprintf("Nothing is silenced: %v.", err)
 	}
 	now := time.Now()
 	done, failed := n.everywhere(ctx, func(ctx context.Context, p *poster) (bool, error) {
-		set, err := p.silences(ctx, all)
+		set, err := p.silences(ctx, s.CreatedBy)
 		if err != nil {
 			return false, err
 		}
-		for _, s := range all {
-			for _, old := range set {
-				if old.Comment == s.Comment {
-					s.ID = old.ID // Alertmanager replaces it
-				}
-			}
-			ahead := time.Duration(p.ahead.Load())
-			s.StartsAt, s.EndsAt = now.Add(ahead), now.Add(d+ahead)
-			body, err := json.Marshal(s)
-			if err == nil {
-				_, err = p.ask(ctx, http.MethodPost, p.api.JoinPath("silences"), body)
-			}
-			if err != nil {
-				return false, err
+		s := s
+		for _, old := range set {
+			if old.Comment == s.Comment {
+				s.ID = old.ID // Alertmanager replaces it
 			}
 		}
-		return true, nil
+		ahead := time.Duration(p.ahead.Load())
+		s.StartsAt, s.EndsAt = now.Add(ahead), now.Add(d+ahead)
+		body, err := json.Marshal(s)
+		if err == nil {
+			_, err = p.ask(ctx, http.MethodPost, p.api.JoinPath("silences"), body)
+		}
+		return err == nil, err
 	})
 	var said []string
 	if done != nil {
-		said = append(said, fmt.Sprintf("The alerts of %s are silenced until %s at %s.", m.Node,
+		said = append(said, fmt.Sprintf("The alerts of %s are silenced until %s at %s.", m,
 			now.Add(d).UTC().Format("2006-01-02 15:04 MST"), strings.Join(done, ", ")))
 	}
 	for _, f := range failed {
@@ -142,16 +140,16 @@ func (n *Notifier) Silence(ctx context.Context, m Maintenance, d time.Duration) 
 	return strings.Join(said, "\n")
 }
 
-// EndSilence ends what Silence did, also in another process. It returns, after
-// silenceTimeout at the latest, where it did and where it may not have; "" if there
-// was no silence.
+// EndSilence ends every silence of the host and of its GPUs, also those of another
+// process. It returns, after silenceTimeout at the latest, where it did and where it may
+// not have; "" if there was no silence.
 func (n *Notifier) EndSilence(ctx context.Context, m Maintenance) string {
-	all, err := m.silences()
+	our, err := m.silence()
 	if err != nil {
 		return "" // there is none
 	}
 	done, failed := n.everywhere(ctx, func(ctx context.Context, p *poster) (bool, error) {
-		set, err := p.silences(ctx, all)
+		set, err := p.silences(ctx, our.CreatedBy)
 		if len(set) == 0 {
 			return false, err
 		}
@@ -159,7 +157,7 @@ func (n *Notifier) EndSilence(ctx context.Context, m Maintenance) string {
 			_, wrong := p.ask(ctx, http.MethodDelete, p.api.JoinPath("silence", s.ID), nil)
 			err = cmp.Or(wrong, err)
 		}
-		left, wrong := p.silences(ctx, all)
+		left, wrong := p.silences(ctx, our.CreatedBy)
 		if len(left) == 0 {
 			err = wrong
 		}
@@ -175,8 +173,8 @@ func (n *Notifier) EndSilence(ctx context.Context, m Maintenance) string {
 	return strings.Join(said, "\n")
 }
 
-// silences returns those of the given silences that are set there.
-func (p *poster) silences(ctx context.Context, of []silence) ([]setSilence, error) {
+// silences returns the silences that are set there for the maintenance of a host.
+func (p *poster) silences(ctx context.Context, by string) ([]setSilence, error) {
 	text, err := p.ask(ctx, http.MethodGet, p.api.JoinPath("silences"), nil)
 	if err != nil {
 		return nil, err
@@ -186,9 +184,7 @@ func (p *poster) silences(ctx context.Context, of []silence) ([]setSilence, erro
 		return nil, fmt.Errorf("read its silences: %w", err)
 	}
 	return slices.DeleteFunc(all, func(s setSilence) bool {
-		return s.Status.State == "expired" || !slices.ContainsFunc(of, func(our silence) bool {
-			return s.CreatedBy == our.CreatedBy && s.Comment == our.Comment
-		})
+		return s.Status.State == "expired" || s.CreatedBy != by || !strings.HasPrefix(s.Comment, why)
 	}), nil
 }
 

@@ -15,36 +15,38 @@ import (
 	"github.com/prometheus/alertmanager/pkg/labels"
 	"github.com/prometheus/common/model"
 
+	"gpusteward/health/incident"
 	"gpusteward/internal/fixture"
 )
 
-var node7 = Maintenance{Node: "node7", Instances: []string{"10.0.0.7", "node7", "node7.example.com"},
+var node7 = Maintenance{Node: "node7", Instances: []string{"10.0.0.7", "node7", "node7.example.com", "gpus:7"},
 	Labels: map[string]string{"cluster": "a.b"}, Job: "gpusteward"}
 
 func TestSilencesAreOfTheHost(t *testing.T) {
 	t.Parallel()
-	all := fixture.Value(node7.silences())(t)
+	host, gpu := fixture.Value(node7.silence())(t), node7
+	gpu.GPU = incident.Entity{GPU: "1", UUID: "GPU-1"}
+	one := fixture.Value(gpu.silence())(t)
 	for text, want := range map[string]bool{
-		`{source="gpusteward",node="node7",cluster="a.b"}`:     true,
-		`{source="gpusteward",node="node7"}`:                   true,
-		`{source="gpusteward",node="node7",cluster="axb"}`:     false,
-		`{source="gpusteward",node="node70"}`:                  false,
-		`{node="node7"}`:                                       false, // of another program
-		`{job="gpusteward",instance="node7:9836"}`:             true,
-		`{job="gpusteward",instance="node7.example.com"}`:      true,
-		`{job="gpusteward",instance="10.0.0.7:80",gpu="1"}`:    true,
-		`{job="gpusteward",instance="10.0.0.70:9836"}`:         false,
-		`{job="gpusteward",instance="node7:9836",cluster="c"}`: false,
-		`{job="node",instance="node7:9100"}`:                   false,
-		`{job="gpusteward",cluster="a.b"}`:                     false, // of the fleet
+		`{job="gpusteward",instance="gpus:7"}`:                   true,
+		`{job="gpusteward",instance="node7:9836"}`:               true,
+		`{job="gpusteward",instance="node7",cluster="a.b"}`:      true,
+		`{job="gpusteward",instance="node7",cluster="axb"}`:      false,
+		`{job="gpusteward",instance="node7.example.com"}`:        true,
+		`{job="gpusteward",instance="10.0.0.7:80",uuid="GPU-1"}`: true,
+		`{job="gpusteward",instance="10.0.0.70:9836"}`:           false,
+		`{job="gpusteward",instance="node7:9836",cluster="c"}`:   false,
+		`{job="node",instance="node7:9100"}`:                     false,
+		`{job="gpusteward",cluster="a.b"}`:                       false, // of the fleet
 	} {
 		is := model.LabelSet{}
 		for _, m := range fixture.Value(labels.ParseMatchers(text))(t) {
 			is[model.LabelName(m.Name)] = model.LabelValue(m.Value)
 		}
-		fixture.Equal(t, all[0].Matchers.Matches(is) || all[1].Matchers.Matches(is), want, "%s is silenced", text)
+		fixture.Equal(t, host.Matchers.Matches(is), want, "%s is silenced", text)
+		fixture.Equal(t, one.Matchers.Matches(is), want && is["uuid"] == "GPU-1", "%s is silenced with the GPU", text)
 	}
-	_, err := Maintenance{Instances: []string{"x"}}.silences()
+	_, err := Maintenance{Instances: []string{"x"}}.silence()
 	fixture.Equal(t, err == nil, false, "a host without a name has silences")
 }
 
@@ -88,7 +90,7 @@ func TestSilenceSaysWhereItIsNot(t *testing.T) {
 			"2000-01-01 01:00 UTC at http://am0.\nThey are not silenced at http://am1: answered 403: no.\n"+
 			"They are not silenced at http://am2: no answer within 5s.", "it says")
 		fixture.Equal(t, time.Since(began), silenceTimeout, "it takes")
-		fixture.Need(t, len(s.posted), 2, "silences")
+		fixture.Need(t, len(s.posted), 1, "silences")
 		for _, p := range s.posted {
 			fixture.Must(t, p.Validate(strfmt.Default))
 			fixture.Equal(t, time.Time(*p.EndsAt).Sub(time.Time(*p.StartsAt)), time.Hour, "it holds")

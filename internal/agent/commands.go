@@ -146,6 +146,8 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 	quieted := false
 	quiet := drain.Flag("silence", "Silence the alerts about this host at each Alertmanager of the agent's configuration "+
 		"for this time, such as 2h; resume ends the silence.").PlaceHolder("2h").IsSetByUser(&quieted).String()
+	quietGPU := drain.Flag("gpu", "Silence only the alerts about the GPU with this index or UUID. All GPUs are released.").
+		PlaceHolder("GPU").String()
 	resume := app.Command("resume", "Let a drained agent use the driver again, and end the silence of drain. Requires root.")
 
 	ack := app.Command("ack", "Acknowledge a fault: clear a latched fault, accept a setting that drifted, or "+
@@ -225,6 +227,9 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 		arguments := url.Values{}
 		if quieted {
 			arguments.Set("silence", *quiet)
+		}
+		if *quietGPU != "" {
+			arguments.Set("gpu", *quietGPU)
 		}
 		var said string
 		if said, err = exporter.Order(ctx, f.socket(exporter.ControlSocket), command, arguments); err == nil {

@@ -90,6 +90,7 @@ func newFleet(f flags, conf *config.File, c config.Config) (fleet, error) {
 		name := fmt.Sprintf("node-%03d", i+1)
 		// The events of so many hosts are in their journals.
 		m := bareHostConfig(f, c, name, slog.New(slog.DiscardHandler))
+		m.instance = name // as the targets below say
 		m.options.Pooled, m.sharing = true, f.demoHosts
 		s := scenario
 		s.Faults = slices.Clone(s.Faults)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,6 +24,7 @@ import (
 // real or a simulated one.
 type hostConfig struct {
 	name        string // of the host; empty if unknown
+	instance    string // that Prometheus is expected to call it
 	options     collectors.Options
 	allocations *host.Allocations
 	kernelLog   func(ctx context.Context, each func(host.Record)) error // follows the kernel's log; nil: there is none
@@ -58,9 +60,31 @@ func newHostConfig(f flags, c config.Config, log *slog.Logger) (*hostConfig, err
 	return m, m.simulated(f, scenario, f.demoSeed)
 }
 
+// instance returns the address of the host's agent, which Prometheus has as the label
+// instance. A pod has the node's name there, because its address changes.
+func instance(f flags, name string) string {
+	if f.web != nil && len(*f.web.WebListenAddresses) > 0 && os.Getenv("NODE_NAME") == "" {
+		if _, port, err := net.SplitHostPort((*f.web.WebListenAddresses)[0]); err == nil {
+			return net.JoinHostPort(name, port)
+		}
+	}
+	return name
+}
+
+// labelled returns c with the labels that an alert of this host has, whether the agent
+// sends it or Prometheus does.
+func (m *hostConfig) labelled(c config.Config) config.Config {
+	all := map[string]string{"job": job, "instance": m.instance}
+	for name, value := range c.Health.Labels {
+		all[name] = strings.ReplaceAll(value, config.HostPlaceholder, m.name)
+	}
+	c.Health.Labels = all
+	return c
+}
+
 // bareHostConfig returns the part that real and simulated hosts have in common.
 func bareHostConfig(f flags, c config.Config, name string, log *slog.Logger) *hostConfig {
-	m := &hostConfig{name: name, real: !f.demoGiven}
+	m := &hostConfig{name: name, instance: instance(f, name), real: !f.demoGiven}
 	if c.Enforcer.Enabled {
 		m.broker = c.Enforcer.BrokerSocket(f.runtimeDir)
 	}

@@ -45,6 +45,7 @@ func (n *observedHost) configure(c config.Config) {
 // as well.
 func newObservedHost(f flags, c config.Config, m *hostConfig, more func() []collectors.Sample) (*observedHost, error) {
 	n := &observedHost{hostConfig: m}
+	c = m.labelled(c)
 	n.configure(c)
 	m.options.Events = func(e collectors.Event) { n.judgement.monitor.Event(e) }
 	n.host = collectors.NewHost(m.options)

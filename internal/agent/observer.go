@@ -31,7 +31,7 @@ func (r role) assembleObserver(f flags, conf *config.File, c config.Config) (a a
 	control := &exporter.Control{
 		Path: filepath.Join(f.runtimeDir, exporter.ControlSocket),
 		Actions: map[string]exporter.Action{
-			"drain":  {May: []string{"silence"}, Do: n.drain},
+			"drain":  {May: []string{"silence", "gpu"}, Do: n.drain},
 			"resume": {Do: n.resume},
 			"ack":    judgement.ack(),
 		},
@@ -46,6 +46,7 @@ func (r role) assembleObserver(f flags, conf *config.File, c config.Config) (a a
 		returning: enforcement.returning,
 		host:      host,
 		configure: func(c config.Config) {
+			c = m.labelled(c)
 			n.configure(c)
 			host.Configure(m.config(c))
 			judgement.configure(c)

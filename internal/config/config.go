@@ -160,8 +160,8 @@ type Workloads struct {
 	HAMi    string `yaml:"hami"`
 }
 
-// hostPlaceholder stands for the host's name in web.external_url.
-const hostPlaceholder = "{host}"
+// HostPlaceholder stands for the host's name in web.external_url and health.labels.
+const HostPlaceholder = "{host}"
 
 // External returns the agent's URL on a host; "" if it is not known.
 func (w Web) External(host string) string {

@@ -130,8 +130,8 @@ func TestChainByRules(t *testing.T) {
 			continue
 		}
 		fixture.If(t, m.Receiver == "team" && !slices.Contains(team, name) ||
-			m.Receiver == "page" && !slices.Contains(page, name) || m.GroupLabels["instance"] == "" ||
-			m.GroupLabels["node"] != hostName(), "%s of %v is told to %s", name, m.GroupLabels, m.Receiver)
+			m.Receiver == "page" && !slices.Contains(page, name) || m.GroupLabels["instance"] != hostName(),
+			"%s of %v is told to %s", name, m.GroupLabels, m.Receiver)
 		together = together || name == "GPUPowerBrake" && len(m.Alerts) == 2
 		for _, a := range m.Alerts {
 			for _, what := range []string{"summary", "description", "action", "runbook_url"} {
@@ -155,7 +155,7 @@ func degraded(labels map[string]string) bool { return labels["alertname"] == "Ag
 // pushing starts an agent that itself sends the alert of a lost GPU to Alertmanager.
 func (c chain) pushing(args ...string) *agent {
 	c.Helper()
-	config := fixture.Config(c.T, often+"health: {alertmanagers: ["+c.alertmanager+"]}\n")
+	config := fixture.Config(c.T, often+"health: {labels: {instance: '{host}'}, alertmanagers: ["+c.alertmanager+"]}\n")
 	return start(c.T, append(args, "--demo=testdata/scenario/chain_push.yml", "--config.file="+config)...).listening()
 }
 
@@ -178,7 +178,7 @@ func TestChainByPush(t *testing.T) {
 		}
 		fixture.Equal(t, m.GroupLabels["alertname"], "GPULost", "a GPU that is lost is told of as … too")
 		for _, a := range m.Alerts {
-			fixture.If(t, m.Receiver != "page" || m.GroupLabels["node"] != hostName() || m.GroupLabels["instance"] != "" ||
+			fixture.If(t, m.Receiver != "page" || m.GroupLabels["instance"] != hostName() ||
 				a.Labels["source"] != "gpusteward" || a.Annotations["summary"] == "" ||
 				a.Annotations["runbook_url"] == "", "told %+v", m)
 		}
@@ -186,12 +186,20 @@ func TestChainByPush(t *testing.T) {
 }
 
 // TestChainByBoth has the agent push alerts and Prometheus evaluate the rules, which nobody should configure.
-// Alertmanager inhibits Prometheus's alert if the agent sends the same one.
+// Both have the same labels, and Alertmanager inhibits Prometheus's alert if the agent sends the same one.
 func TestChainByBoth(t *testing.T) {
 	c := newChain(t)
 	startPrometheus(t, c.alertmanager, c.pushing().url, true)
 	by := c.suppressed(func(a known) bool { return a.Labels["alertname"] == "GPULost" && a.Labels["source"] == "" })
 	fixture.Equal(t, slices.Compact(by)[0], "GPULost", "Prometheus's alert about the lost GPU is silenced by %q", by)
+	labels := map[string]map[string]string{}
+	for _, a := range alertsAt(t, c.alertmanager) {
+		if a.Labels["alertname"] == "GPULost" {
+			labels[a.Labels["source"]] = a.Labels
+		}
+	}
+	maps.Copy(labels[""], map[string]string{"source": "gpusteward", "node": hostName()})
+	fixture.Equal(t, fmt.Sprint(labels["gpusteward"]), fmt.Sprint(labels[""]), "the agent's alert has the labels")
 	c.becomes(map[string]string{"GPULost": "1 firing"})
 	for _, m := range c.told.all() {
 		for _, a := range m.Alerts {
@@ -201,8 +209,8 @@ func TestChainByBoth(t *testing.T) {
 	}
 }
 
-// TestChainSilence: drain silences the host's alerts at an Alertmanager, says at which it did not, and waits for
-// none. resume ends that, although another agent did it.
+// TestChainSilence: drain silences the alerts of a GPU or of the host at an Alertmanager, says at which it did not,
+// and waits for none. resume ends that, although another agent did it.
 func TestChainSilence(t *testing.T) {
 	c := newChain(t)
 	deaf := fixture.Value(net.Listen("tcp", "127.0.0.1:0"))(t) // it never answers
@@ -230,14 +238,18 @@ func TestChainSilence(t *testing.T) {
 	first := agent()
 	within(t, "GPULost fires", func() bool { return lost().Status.State == "active" })
 	fixture.Equal(t, lost().GeneratorURL, "http://"+hostName()+":1/gpu/#gpu="+lost().Labels["uuid"], "its page")
-	for range 2 { // the second time replaces the first one's silences
-		said := order("drain", "--silence=2h")
-		for _, want := range []string{"drained.\n", " are silenced until ", " at " + c.alertmanager + ".",
+	for i, gpu := range []string{"0", "1", "", ""} { // the last time replaces the silence before
+		args, of := []string{"drain", "--silence=2h"}, hostName()
+		if gpu != "" {
+			args, of = append(args, "--gpu="+gpu), "GPU "+gpu+" of "+of
+		}
+		said := order(args...)
+		for _, want := range []string{"drained.\nThe alerts of " + of + " are silenced until ", " at " + c.alertmanager + ".",
 			"not silenced at http://" + deaf.Addr().String() + ": no answer within 5s."} {
 			fixture.Contains(t, said, want, "drain")
 		}
+		within(t, "the lost GPU is silenced", func() bool { return len(lost().Status.SilencedBy) == min(i, 2) })
 	}
-	within(t, "GPULost is silenced", func() bool { return len(lost().Status.SilencedBy) == 1 })
 	fixture.Equal(t, first.stop(), 0, "the agent ends")
 	agent()
 	said := order("resume")
@@ -247,7 +259,7 @@ func TestChainSilence(t *testing.T) {
 	}
 	after := fixture.Get(t, c.alertmanager+"/api/v2/silences")
 	fixture.Equal(t, strings.Contains(after, `"state":"active"`), false, "silences are left: %s", after)
-	fixture.AtLeast(t, strings.Count(after, `"state":"expired"`), 2, "silences that ended")
+	fixture.AtLeast(t, strings.Count(after, `"state":"expired"`), 3, "silences that ended")
 }
 
 // state returns the last message about alerts of a name as text, by GPU and tenant.

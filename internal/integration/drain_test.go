@@ -18,19 +18,19 @@ import (
 )
 
 // begin starts a command of the program with the directories of the driver's agent. said is its output.
-func (f fakeDriver) begin(name string) (cmd *exec.Cmd, said *bytes.Buffer) {
+func (f fakeDriver) begin(name ...string) (cmd *exec.Cmd, said *bytes.Buffer) {
 	f.t.Helper()
 	said = new(bytes.Buffer)
-	cmd = process(f.environment(), name, "--runtime.dir="+f.path("run"))
+	cmd = process(f.environment(), append(name, "--runtime.dir="+f.path("run"))...)
 	cmd.Stdout, cmd.Stderr = said, said
 	fixture.Must(f.t, cmd.Start())
 	return cmd, said
 }
 
 // command runs a command to its end. It returns its exit status and output.
-func (f fakeDriver) command(name string) (int, string) {
+func (f fakeDriver) command(name ...string) (int, string) {
 	f.t.Helper()
-	cmd, said := f.begin(name)
+	cmd, said := f.begin(name...)
 	_ = cmd.Wait() // its exit status says more
 	return cmd.ProcessState.ExitCode(), said.String()
 }
@@ -88,6 +88,13 @@ func TestDrainAndResume(t *testing.T) {
 	a := f.spawn().ready()
 	a.well(0, 1)
 	before := a.threads()
+	for _, c := range []struct{ flag, want string }{{"--silence=soon", "is not a duration"}, {"--gpu=1", "needs --silence"},
+		{"--gpu=9", `no GPU "9", but 0, 1`}} {
+		if status, said := f.command("drain", c.flag); status != 1 || !strings.Contains(said, c.want) {
+			t.Errorf("drain %s: exit status %d: %s", c.flag, status, said)
+		}
+	}
+	a.well(0, 1)
 	for range 2 {
 		for range 2 {
 			f.does(a, "drain", 2*time.Second)

@@ -70,8 +70,9 @@ func TestFaultIsReportedAndAcknowledged(t *testing.T) {
 	}
 	eventually(t, "the alert is there", func() bool { return am.fires("GPULost") != nil })
 	l := am.fires("GPULost")
-	fixture.If(t, l["gpu"] != "3" || l["cluster"] != "a" || l["severity"] != "emergency" ||
-		l["source"] != "gpusteward" || l["node"] == "", "its labels are %v", l)
+	fixture.If(t, l["gpu"] != "3" || l["cluster"] != "a" || l["severity"] != "emergency" || l["source"] != "gpusteward" ||
+		l["node"] == "" || l["instance"] != l["node"]+":0" || l["job"] != "gpusteward" || l["class"] != "hardware-fault",
+		"its labels are %v", l)
 	eventually(t, "the metrics say so", func() bool {
 		s := a.scrape()
 		return slices.Contains(s.family("nvgpu_health_check_failing", `check="gpu_lost"`, `gpu="3"`), 1) &&

@@ -172,7 +172,7 @@ func startPrometheus(t *testing.T, alertmanager, agent string, rules bool, scrap
 		}
 	}
 	fmt.Fprintf(&b, "scrape_configs:\n- job_name: gpusteward\n  static_configs: [{targets: [%q], "+
-		"labels: {node: %q}}]\n", at.Host, hostName())
+		"labels: {instance: %q}}]\n", at.Host, hostName())
 	for _, line := range scrape {
 		b.WriteString("  " + line + "\n")
 	}
