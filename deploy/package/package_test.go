@@ -300,6 +300,7 @@ func haveTheSame(t *testing.T, arch string) {
 		"/usr/share/gpusteward/alerts/gpusteward.rules.yml",
 		"/usr/share/gpusteward/dashboards/gpusteward-host.json",
 		"/usr/share/gpusteward/prometheus/alertmanager.yml",
+		"/usr/share/gpusteward/prometheus/alertmanager.tmpl",
 		"/usr/share/doc/gpusteward/RUNBOOK.md",
 		"/usr/share/doc/gpusteward/install.md",
 		"/usr/share/doc/gpusteward/gpusteward.yml",

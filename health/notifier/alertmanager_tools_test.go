@@ -8,11 +8,15 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/alertmanager/api/v2/models"
+	"go.yaml.in/yaml/v3"
 
 	"gpusteward/health"
 	"gpusteward/internal/fixture"
@@ -20,7 +24,8 @@ import (
 
 func TestShippedAlertmanagerConfig(t *testing.T) {
 	amtool := tool(t, "amtool")
-	if out, err := exec.Command(amtool, "check-config", shippedConfig).CombinedOutput(); err != nil {
+	out, err := exec.Command(amtool, "check-config", shippedConfig).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "- 1 templates\n") {
 		t.Errorf("amtool check-config: %v\n%s", err, out)
 	}
 	for severity, want := range map[string]string{"emergency": "page", "critical": "page", "warning": "team",
@@ -39,6 +44,62 @@ func TestShippedAlertmanagerConfig(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Each example of a receiver says all that its reader needs, and a program's name does nothing there.
+func TestShippedMessages(t *testing.T) {
+	t.Parallel()
+	var shipped struct{ Receivers []map[string]any }
+	fixture.Must(t, yaml.Unmarshal(fixture.Value(os.ReadFile(shippedConfig))(t), &shipped))
+	one := map[string]any{"status": "firing", "startsAt": "2026-01-02T03:04:05Z", "generatorURL": "http://n1:1/#gpu=GPU-3",
+		"labels": map[string]string{"alertname": "GPULost", "severity": "emergency", "instance": "n1:9836"},
+		"annotations": map[string]string{"summary": "n1, GPU 3: The GPU is lost.", "description": "<!channel> & it was 7.",
+			"action": "Power-cycle the host.", "runbook_url": "https://book#gpulost", "workload": "slurm:4711.0"}}
+	other := maps.Clone(one)
+	other["status"] = "resolved"
+	messages := 0
+	for _, alerts := range [][]any{{one}, {one, other}} {
+		data := filepath.Join(t.TempDir(), "data.json")
+		fixture.Must(t, os.WriteFile(data, fixture.Value(json.Marshal(map[string]any{"status": "firing", "alerts": alerts,
+			"groupLabels": one["labels"], "commonLabels": one["labels"]}))(t), 0o600))
+		var said strings.Builder
+		var render func(key string, of any)
+		render = func(key string, of any) {
+			switch of := of.(type) {
+			case map[string]any:
+				for key, of := range of {
+					render(key, of)
+				}
+			case []any:
+				for _, of := range of {
+					render(key, of)
+				}
+			case string:
+				if strings.Contains(of, "{{") {
+					kind := map[bool]string{true: "html", false: "text"}[key == "html"]
+					out, err := exec.Command(tool(t, "amtool"), "template", "render", "--template.glob=../../deploy/*.tmpl",
+						"--template.text="+of, "--template.type="+kind, "--template.data="+data).CombinedOutput()
+					fixture.Must(t, err)
+					said.Write(append(out, '\n'))
+				}
+			}
+		}
+		for _, r := range shipped.Receivers {
+			said.Reset()
+			if render("", r); said.Len() == 0 {
+				continue
+			}
+			messages++
+			for _, want := range []string{"emergency", "n1, GPU 3: The GPU is lost.", "it was 7.", "Power-cycle the host.",
+				"https://book#gpulost", "http://n1:1/#gpu=GPU-3", "slurm:4711.0"} {
+				fixture.Contains(t, said.String(), want, "the message to %s", r["name"])
+			}
+			fixture.Equal(t, strings.Contains(said.String(), "Resolved, was "), len(alerts) == 2, "an end is told to %s", r["name"])
+			safe := strings.Contains(said.String(), "&lt;!channel&gt; &amp; it") || r["name"] == "example-pagerduty"
+			fixture.Equal(t, safe, true, "the text to %s is escaped: %s", r["name"], &said)
+		}
+	}
+	fixture.Equal(t, messages, 2*3, "messages are rendered")
 }
 
 // An alert fires, arrives with all its texts, and is resolved, through the
