@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	prometheus "github.com/prometheus/client_golang/api/prometheus/v1"
-
 	"gpusteward/collectors"
 )
 
@@ -92,14 +90,14 @@ func (j FleetJob) compare(than FleetJob) int {
 }
 
 // fleet returns what the series say.
-func (r *fleetReader) fleet(targets []prometheus.ActiveTarget) Fleet {
+func (r *fleetReader) fleet(targets []scrapeTarget) Fleet {
 	f := Fleet{Time: r.time.UTC(), State: "ok"}
 	pages := map[[2]string]string{} // by job and instance
 	for _, t := range targets {
 		u, err := url.Parse(t.ScrapeURL)
 		if err == nil && (u.Scheme == "http" || u.Scheme == "https") && strings.HasSuffix(u.Path, "/metrics") {
 			u.User, u.RawQuery, u.Path = nil, "", strings.TrimSuffix(u.Path, "metrics")
-			pages[[2]string{string(t.Labels["job"]), string(t.Labels["instance"])}] = u.String()
+			pages[[2]string{t.Labels["job"], t.Labels["instance"]}] = u.String()
 		}
 	}
 	for _, h := range r.hosts {

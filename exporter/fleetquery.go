@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"time"
 
-	prometheus "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/model"
 
 	"gpusteward/collectors"
@@ -21,7 +20,7 @@ type origin struct{ cluster, host, workload string }
 // A fleetReader makes a Fleet of series.
 type fleetReader struct {
 	time     time.Time
-	warnings prometheus.Warnings
+	warnings []string
 	hosts    map[origin]*fleetFacts
 	jobs     map[origin]*FleetJob // the worst finding of a workload on a host
 	users    map[origin]string

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/api"
-	prometheus "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/model"
 	"golang.org/x/sync/errgroup"
 )
@@ -86,21 +85,20 @@ func (o FleetOptions) ask(ctx context.Context) (f Fleet, err error) {
 	}
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	targets := make(chan []prometheus.ActiveTarget, 1)
+	targets := make(chan []scrapeTarget, 1)
 	go func() {
 		limited, cancel := context.WithTimeout(ctx, min(o.Timeout, linksTime))
 		defer cancel()
 		targets <- activeTargets(limited, client)
 	}()
-	server := prometheus.NewAPI(client)
 	r := fleetReader{hosts: map[origin]*fleetFacts{}, jobs: map[origin]*FleetJob{}, users: map[origin]string{},
 		together: map[origin][]origin{}}
-	err = o.answer(ctx, server, fleetQueries, "", &r)
+	err = o.answer(ctx, client, fleetQueries, "", &r)
 	if ill := r.ill(); err == nil && ill != "" {
-		err = o.answer(ctx, server, hostQueries, ill, &r)
+		err = o.answer(ctx, client, hostQueries, ill, &r)
 	}
 	if err == nil && len(r.jobs) > 0 {
-		err = o.answer(ctx, server, jobQueries, "", &r)
+		err = o.answer(ctx, client, jobQueries, "", &r)
 	}
 	if err != nil {
 		return f, o.explain(err)
@@ -113,25 +111,18 @@ func (o FleetOptions) ask(ctx context.Context) (f Fleet, err error) {
 }
 
 // answer asks queries at once, with additional matchers, and notes the answers.
-func (o FleetOptions) answer(ctx context.Context, server prometheus.API, queries []fleetQuery, matchers string,
+func (o FleetOptions) answer(ctx context.Context, client api.Client, queries []fleetQuery, matchers string,
 	r *fleetReader) error {
-	answers, warnings := make([]model.Vector, len(queries)), make([]prometheus.Warnings, len(queries))
+	answers, warnings := make([]model.Vector, len(queries)), make([][]string, len(queries))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(questions)
 	for i, q := range queries {
 		group.Go(func() error {
 			limited, cancel := context.WithTimeout(ctx, o.Timeout)
 			defer cancel()
-			v, warned, _, err := server.Query(limited, selecting(q.query, o.Selector, matchers), time.Time{},
-				prometheus.WithTimeout(o.Timeout))
-			if err != nil {
-				return err
-			}
-			warnings[i] = warned
-			if answers[i], _ = v.(model.Vector); answers[i] == nil {
-				return &prometheus.Error{Type: prometheus.ErrBadResponse, Msg: "no vector"}
-			}
-			return nil
+			var err error
+			answers[i], warnings[i], err = queried(limited, client, selecting(q.query, o.Selector, matchers), o.Timeout)
+			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
@@ -189,42 +180,26 @@ func (o FleetOptions) name() string {
 
 // explain adds to an error what to do about it.
 func (o FleetOptions) explain(err error) error {
-	var said *prometheus.Error
+	var said *refusal
 	if errors.As(err, &said) {
-		err = errors.New(printable(fmt.Sprintf("%.200s", strings.TrimSpace(said.Msg+" "+said.Detail))))
+		err = errors.New(printable(fmt.Sprintf("%.200s", said.Error())))
 	}
 	fixed := remedied(err)
 	switch {
-	case errors.Is(err, context.DeadlineExceeded), said != nil && said.Type == prometheus.ErrTimeout:
+	case errors.Is(err, context.DeadlineExceeded), said != nil && said.kind == "timeout":
 		return fmt.Errorf("%s does not answer within %v: --timeout allows more", o.name(), o.Timeout)
 	case errors.As(err, new(*http.MaxBytesError)):
 		return fmt.Errorf("%s has an answer of more than %d MiB: --selector narrows it, as in --selector='job=\"gpusteward\","+
 			"cluster=\"a\"'", o.name(), maxAnswer>>20)
 	case said == nil:
 		return fmt.Errorf("no Prometheus answers at %s: %w", o.name(), fixed)
-	case fixed.Error() != err.Error(), said.Type == prometheus.ErrExec, said.Type == prometheus.ErrServer:
+	case fixed.Error() != err.Error(), said.kind == "execution", said.kind == "server":
 		return fmt.Errorf("%s cannot answer: %w", o.name(), fixed)
-	case said.Type == prometheus.ErrBadData:
+	case said.kind == "bad_data":
 		return fmt.Errorf("%s refuses a query: %w: is --selector=%s right?", o.name(), err, printable(o.Selector))
-	case strings.HasSuffix(said.Msg, " 401"), strings.HasSuffix(said.Msg, " 403"):
+	case strings.HasSuffix(said.said, " 401"), strings.HasSuffix(said.said, " 403"):
 		return fmt.Errorf("%s requires authentication: %s", o.name(), authenticate)
 	}
 	return fmt.Errorf("%s does not answer as Prometheus does: %w: is --url the address of its API, without /api/v1? That "+
 		"of Mimir ends with /prometheus, that of VictoriaMetrics's cluster with /select/0/prometheus", o.name(), err)
-}
-
-// activeTargets returns the targets of the server; nil if it has none, as Mimir.
-func activeTargets(ctx context.Context, client api.Client) []prometheus.ActiveTarget {
-	u := client.URL("/api/v1/targets", nil)
-	u.RawQuery = "state=active"
-	r, err := http.NewRequest(http.MethodGet, u.String(), nil)
-	if err != nil {
-		return nil
-	}
-	_, text, err := client.Do(ctx, r) //nolint:bodyclose // it reads the body and closes it
-	var answer struct{ Data prometheus.TargetsResult }
-	if err != nil || json.Unmarshal(text, &answer) != nil {
-		return nil
-	}
-	return answer.Data.Active
 }
