@@ -3,7 +3,9 @@ SHELL       := /bin/bash
 VERSION     ?= $(shell deploy/package/version.sh)
 REVISION    := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 PKG         := github.com/prometheus/common/version
-LDFLAGS     := -s -w -X $(PKG).Version=$(VERSION) -X $(PKG).Revision=$(REVISION)
+# The time of the commit, not of the build: two builds are the same.
+DATE        := $(shell TZ=UTC0 date -d "@$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || stat -c %Y go.mod)}" +%FT%TZ)
+LDFLAGS     := -s -w -X $(PKG).Version=$(VERSION) -X $(PKG).Revision=$(REVISION) -X $(PKG).BuildDate=$(DATE)
 # go-nvml wraps functions that NVIDIA has since deprecated; the warnings do not concern this
 # project.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
@@ -19,16 +21,18 @@ WHOLE       := ./internal/integration
 
 .PHONY: build otlp package-otlp hook ready run demo test test-race test-faulty test-all test-long test-tools \
 	test-nightly test-timed test-shares test-gpu test-servers test-deploy matrix mutants mutants-health truth day \
-	bench sizing tools pictures pictures-dashboards lint rules binaries kube package image generate page check \
+	bench sizing tools pictures pictures-dashboards lint rules binaries kube package image release generate page check \
 	clean prometheus3
 
 GOBUILD      = go build -ldflags '$(LDFLAGS)'
 build:
 	@$(GOBUILD) -o gpusteward .
 
-# The program that pushes the metrics to OpenTelemetry, and its packages in dist/otlp. It is static.
+# The program that pushes the metrics to OpenTelemetry, for the architectures in ARCH, and its packages in
+# dist/otlp. It is static.
 otlp:
-	@CGO_ENABLED=0 go -C deploy/otlp build -ldflags '-s -w' -o $(CURDIR)/dist/otlp/ .
+	@set -e; for arch in $${ARCH:-amd64 arm64}; do \
+		CGO_ENABLED=0 GOARCH=$$arch go -C deploy/otlp build -ldflags '-s -w' -o $(CURDIR)/dist/$$arch/gpusteward-otlp .; done
 
 package-otlp: build otlp
 	@deploy/otlp/build.sh
@@ -237,9 +241,15 @@ kube:
 		CGO_ENABLED=0 GOARCH=$$arch go -C deploy/kubernetes build -ldflags '-s -w' \
 			-o $(CURDIR)/dist/$$arch/gpusteward-kube ./kube; done
 
+# Everything of a release in dist/release, in one command from a clean clone: packages, programs, image and chart
+# for amd64 and arm64, with checksums and a bill of materials (CONTRIBUTING.md, "Make a release"). IMAGE is the image's
+# repository, BASE another base of it.
+release:
+	@export ARCH="amd64 arm64"; $(MAKE) --no-print-directory package package-otlp image && deploy/release/build.sh
+
 # Tests of everything that is shipped: units, packages, image, manifests, scripts for Slurm. Needs
 # root and the programs of make tools. The packages run one after the other.
-test-deploy: package kube
+test-deploy: package package-otlp kube
 	@$(GOTEST) -vet=off -count=1 -tags deploy -p 1 ./deploy/...
 	@cd deploy/kubernetes && $(GOTEST) -count=1 ./...
 	@cd deploy/otlp && $(GOTEST) -count=1 ./...

@@ -88,11 +88,15 @@ func compressed(text string) []byte {
 	return b.Bytes()
 }
 
-// changelog has one entry; the history is in git.
+// changelog has one entry: the items of the first section of CHANGELOG.md.
 func changelog() string {
-	return fmt.Sprintf("gpusteward (%s) unstable; urgency=medium\n\n"+
-		"  * Built from this version of the source. Its history lists the changes.\n\n -- %s  %s\n",
-		version, os.Getenv("MAINTAINER"), date.Format(time.RFC1123Z))
+	_, section, _ := strings.Cut(read("CHANGELOG.md"), "\n## ")
+	section, _, _ = strings.Cut(section, "\n## ")
+	items := strings.Join(regexp.MustCompile(`(?m)^[- ] .*$`).FindAllString(section, -1), "\n")
+	return fmt.Sprintf("gpusteward (%s) unstable; urgency=medium\n\n%s\n\n -- %s  %s\n", version,
+		regexp.MustCompile(`(?m)^[- ] `).ReplaceAllStringFunc(items, func(begin string) string {
+			return map[string]string{"- ": "  * ", "  ": "    "}[begin]
+		}), os.Getenv("MAINTAINER"), date.Format(time.RFC1123Z))
 }
 
 // title begins a man page without hyphenation.

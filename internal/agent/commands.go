@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -94,7 +96,9 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 	app.UsageTemplate(kingpin.LongHelpTemplate).UsageWriter(stdout).ErrorWriter(stderr).HelpFlag.Short('h')
 	ended := false
 	app.Terminate(func(int) { ended = true })
-	app.Version(version.Print("gpusteward")).VersionFlag.Short('V')
+	app.Version(fmt.Sprintf("gpusteward, version %s (revision: %s, commit of %s)\n  go version: %s\n  platform: %s/%s",
+		version.Version, version.GetRevision(), cmp.Or(version.BuildDate, "an unknown time"), runtime.Version(), runtime.GOOS,
+		runtime.GOARCH)).VersionFlag.Short('V')
 	app.Flag("log.level", "Minimum severity of logged messages: debug, info, warn or error.").
 		Default("info").EnumVar(&f.logLevel, "debug", "info", "warn", "error")
 	app.Flag("log.format", "Log format: console, json, or auto, which is console on a terminal and json otherwise.").
