@@ -165,7 +165,7 @@ const HostPlaceholder = "{host}"
 
 // External returns the agent's URL on a host; "" if it is not known.
 func (w Web) External(host string) string {
-	return strings.TrimSuffix(strings.ReplaceAll(w.ExternalURL, hostPlaceholder, host), "/")
+	return strings.TrimSuffix(strings.ReplaceAll(w.ExternalURL, HostPlaceholder, host), "/")
 }
 
 // Web is about the HTTP server.
@@ -181,7 +181,7 @@ func (w Web) validate() error {
 		{"external_url", w.ExternalURL, "this agent", "http://node17.example.com:9836"},
 		{"grafana_url", w.GrafanaURL, "a Grafana", "https://grafana.example.com"},
 	} {
-		u, err := url.Parse(strings.ReplaceAll(of.is, hostPlaceholder, "host"))
+		u, err := url.Parse(strings.ReplaceAll(of.is, HostPlaceholder, "host"))
 		wrong.If(of.is != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
 			u.Fragment != ""), "web.%s: %q is not the http or https URL of %s, without a password and a fragment, such "+
 			"as %s; \"\" means none", of.key, of.is, of.of, of.example)
