@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -196,7 +197,7 @@ func (e *Engine) judge(j *judge, s *derived.Snapshot) (changes []incident.Event)
 		st.latched = st.latched && j.Latched
 		from := st.state
 		changed := st.settle(j.Check, m.now)
-		if st.state == incident.Recovering && e.left(s, st.Entity) {
+		if st.state == incident.Recovering && e.left(j.Check, s, st.Entity) {
 			st.clear(m.now)
 			changed = from != st.state
 		}
@@ -211,14 +212,25 @@ func (e *Engine) judge(j *judge, s *derived.Snapshot) (changes []incident.Event)
 }
 
 // left reports whether an entity's job or GPU is gone. A job is known to have
-// ended only if it was seen.
-func (e *Engine) left(s *derived.Snapshot, entity incident.Entity) bool {
+// ended only if it was seen: by the driver, or by the broker, for a check of what programs under the hook do.
+func (e *Engine) left(c *Check, s *derived.Snapshot, entity incident.Entity) bool {
 	gpu := entity.Parent()
 	is := func(sample collectors.Sample) bool { return keyOf(incident.EntityOf(sample, nil)) == keyOf(gpu) }
 	if up := s.Of(collectors.Up); gpu != (incident.Entity{}) && len(up) > 0 && !slices.ContainsFunc(up, is) {
 		return true
 	}
-	return entity.Workload != "" && e.metrics.Resides(entity.Workload) && !e.metrics.Runs(entity.Workload)
+	switch {
+	case entity.Workload == "":
+		return false
+	case e.metrics.Resides(entity.Workload):
+		return !e.metrics.Runs(entity.Workload, entity.GPU)
+	}
+	hooked := slices.ContainsFunc(c.Metrics(), func(m *collectors.Metric) bool {
+		return m == workloads.JobHang || m == workloads.JobSlowdown || m == workloads.JobStraggler
+	})
+	return hooked && !slices.ContainsFunc(s.Of(workloads.JobStepping), func(sample collectors.Sample) bool {
+		return incident.EntityOf(sample, []string{"tenant", "workload"}) == entity
+	})
 }
 
 // status returns the state of an entity; nil if there are too many.

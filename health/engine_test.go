@@ -201,6 +201,32 @@ func TestEndedWorkloadOrTenantIsNotUnknown(t *testing.T) {
 	}
 }
 
+// TestAnEndedJobHasNoAlert ends a job that hangs, which the driver or only the broker knows.
+func TestAnEndedJobHasNoAlert(t *testing.T) {
+	t.Parallel()
+	check := Checks()[slices.IndexFunc(Checks(), func(c *Check) bool { return c.ID == "job_hang" })]
+	hangs := on("0", workloads.JobHang, 60, "ml", "user:7", "1", "absent", "train.py:7 in load")
+	stays := func(gpu string) collectors.Sample { return on(gpu, workloads.WorkloadMemory, 1, "user:7", "") }
+	steps := func(gpu string) collectors.Sample { return on(gpu, workloads.JobStepping, 0, "ml", "user:7") }
+	for name, c := range map[string]struct {
+		there, then []collectors.Sample
+		want        incident.State
+	}{
+		"it goes on":                          {[]collectors.Sample{stays("0")}, []collectors.Sample{stays("0")}, incident.Recovering},
+		"it has ended":                        {[]collectors.Sample{stays("0")}, nil, incident.OK},
+		"another one of its user goes on":     {[]collectors.Sample{stays("0"), stays("1")}, []collectors.Sample{stays("1")}, incident.OK},
+		"the driver does not know it":         {[]collectors.Sample{steps("0"), steps("1")}, []collectors.Sample{steps("1")}, incident.OK},
+		"the driver does not, and it goes on": {[]collectors.Sample{steps("0")}, []collectors.Sample{steps("0")}, incident.Recovering},
+	} {
+		w := newWorld(t, check)
+		up := []collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 1)}
+		w.steps(2, slices.Concat(up, c.there, []collectors.Sample{hangs})...)
+		fixture.Need(t, w.state("job_hang"), incident.Degraded, "%s: while it hangs", name)
+		w.steps(4, slices.Concat(up, c.then)...)
+		fixture.Equal(t, w.state("job_hang"), c.want, "%s: afterwards", name)
+	}
+}
+
 var lostCheck = &Check{ID: "lost", Alert: "Lost", Summary: "It is lost.", Latched: true, Levels: []Level{
 	{Severity: incident.Emergency, When: stuck("gpu_is_lost").Is(1)},
 }}

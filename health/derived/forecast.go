@@ -266,9 +266,11 @@ func (d *Metrics) Resides(workload string) bool {
 	})
 }
 
-// Runs reports whether a workload was on a GPU when they were last read.
-func (d *Metrics) Runs(workload string) bool {
-	return slices.ContainsFunc(d.cards, func(c *card) bool { return slices.Contains(c.jobs, workload) })
+// Runs reports whether a workload was on the GPU when it was last read; without an index, on any.
+func (d *Metrics) Runs(workload, gpu string) bool {
+	return slices.ContainsFunc(d.cards, func(c *card) bool {
+		return (gpu == "" || c.gpu == gpu) && slices.Contains(c.jobs, workload)
+	})
 }
 
 // grow records the memory that the workload took beyond its start, and whether
