@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"gpusteward/enforcer/steps"
 	"gpusteward/internal/wire"
 )
 
@@ -33,8 +34,9 @@ import (
 //     (exchange.go).
 //   - A rank that computes, or reads or writes files, is not blamed for computesFor, and no other
 //     rank of the communicator is absent until then: it may wait for a lock or a file of that one.
-//   - The reasons elsewhere and unknown blame no rank. A process without communicators hangs if its
-//     steps are known and it waits for a kernel for kernelFor.
+//   - The reasons elsewhere and unknown blame no rank. Ranks that wait for each other are a deadlock
+//     (deadlock.go). A process without communicators hangs if its steps are known and it waits for a
+//     kernel for kernelFor.
 //
 // What cannot be told: a stage that exchanges data with another host and waits for its GPU is not
 // blamed for calls that it has not made. Sends and receives are counted for three peers of each
@@ -78,6 +80,7 @@ type verdict struct {
 	rank    int
 	group   []*process
 	waiting int
+	ring    []*process // of a deadlock, the culprit first: each waits for the next one, the last one for the culprit
 }
 
 // judge finds the present hangs.
@@ -100,7 +103,8 @@ func (o *Observer) judge(at int64) (all []wire.HangStats) {
 			if v.reason == "ended" {
 				h.PID = 0
 			} else {
-				go func() { h.where <- o.where(v.culprit.pid) }()
+				places := o.places(v)
+				go func() { h.where <- places() }()
 			}
 		}
 		select {
@@ -157,6 +161,7 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 				helped[p] = true
 			}
 		}
+		groups[of] = group
 		switch v := judgeGroup(of.id, group, at); {
 		case v.culprit != nil:
 			all = append(all, v)
@@ -166,6 +171,7 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 			}
 		}
 	}
+	all = append(all, deadlocks(groups, at)...)
 	// Who waits for one that gets on may stand in the way of others.
 	all = slices.DeleteFunc(all, func(v verdict) bool { return v.vague() && excused[v.culprit] })
 	// One that does nothing may wait for a lock of one that works.
@@ -196,9 +202,11 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 func (v *verdict) vague() bool { return v.reason == "unknown" || v.reason == "elsewhere" }
 
 // doubt orders verdicts: a culprit that waits itself is less certain, and one in
-// a collective, which waits for another rank, even less.
+// a collective, which waits for another rank, even less. A deadlock explains both.
 func (v *verdict) doubt(at int64) int {
 	switch {
+	case v.ring != nil:
+		return 0
 	case v.vague():
 		return 3
 	case v.culprit.awaits():
@@ -279,14 +287,23 @@ func (p *process) works(at int64) bool {
 	return p.ended == 0 && !p.blocked(at) && p.watch.computes() && p.quiet(at) < computesFor
 }
 
-// waits reports whether a thread of the process waits for the GPU.
+// waits reports whether a thread of the process waits for the GPU, or in a call of NCCL, which
+// launches at its end: it may have to find the other ranks first.
 func (p *process) waits(at int64) bool {
+	if p.calls {
+		return true
+	}
 	for _, w := range p.finder.Status(at).Waits {
 		if w.For == wire.EventWait || w.For == wire.EventCopying {
 			return true
 		}
 	}
 	return false
+}
+
+// gated reports whether the gate holds a thread of the process back.
+func (p *process) gated(at int64) bool {
+	return slices.ContainsFunc(p.finder.Status(at).Waits, func(w steps.Wait) bool { return w.For == wire.EventHeld })
 }
 
 // in returns the process's communicator with the ID.

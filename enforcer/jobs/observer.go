@@ -74,6 +74,7 @@ type process struct {
 	thread   threadMeter
 	launches [16]uint64    // by GPU
 	last     int64         // time of its last call, or at which it was first seen, CLOCK_MONOTONIC, ns
+	calls    bool          // that was one of NCCL
 	busy     int64         // time at which its GPU was last seen with work; 0: never
 	looked   int64         // when its GPU was last asked about, CLOCK_MONOTONIC, ns; 0: never
 	slowed   int64         // when something was last known to slow its GPU down, likewise
@@ -256,7 +257,7 @@ func (p *process) take(events []wire.Event, lost uint64) {
 			if p.last > 0 && p.recurred() {
 				p.paused(e.Kind).note(time.Duration(max(0, e.At-p.since())))
 			}
-			p.last, p.braked = e.At, 0
+			p.last, p.braked, p.calls = e.At, 0, e.Kind == wire.EventCollective
 		}
 	}
 }
@@ -465,7 +466,8 @@ func (p *process) stats(at int64) wire.JobStats {
 	s.Parts, s.Slow, s.Seconds.Buckets = maps.Clone(s.Parts), maps.Clone(s.Slow), maps.Clone(s.Seconds.Buckets)
 	status := p.finder.Status(at)
 	p.sums.Outside = max(p.sums.Outside, (status.Outside + p.stands(at)).Seconds())
-	s.Stepping, s.Median, s.Outside = status.Stepping && !p.hangs, status.Median.Seconds(), p.sums.Outside
+	s.Stepping = status.Stepping && !p.hangs && p.quiet(at) < max(standsAfter, standsSteps*status.Median)
+	s.Median, s.Outside = status.Median.Seconds(), p.sums.Outside
 	s.Slowdown = p.pace.slowdown(at)
 	for _, c := range p.largest() {
 		s.Communicators = append(s.Communicators, wire.CommunicatorStats{ID: shown(c.ID),

@@ -355,6 +355,17 @@ func TestAJobThatHangsDoesNotStep(t *testing.T) {
 	fixture.Equal(t, stepping(), 3, "… of 3 ranks step after the hang")
 }
 
+// TestAJobThatStandsDoesNotStep although it does not hang: it waits for nothing.
+func TestAJobThatStandsDoesNotStep(t *testing.T) {
+	t.Parallel()
+	h := stepping(t, 1)
+	for _, c := range []struct{ wait, stepping int }{{5, 1}, {10, 0}} {
+		h.wait(c.wait)
+		all, _ := h.look()
+		fixture.Equal(t, truth(all[0].Stepping), c.stepping, "%d s later it steps", c.wait)
+	}
+}
+
 // TestARankThatReconnectsHasNotEnded lets a rank lose its broker and find it again, and
 // another one be absent.
 func TestARankThatReconnectsHasNotEnded(t *testing.T) {

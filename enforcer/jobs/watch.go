@@ -116,8 +116,9 @@ const placeTime = 30 * time.Second
 
 // where returns where the main thread of a process stands: the innermost line
 // of its own Python code, that of a library if there is none, or the system
-// call. It is empty if nothing can be read.
-func (o *Observer) where(pid int) string {
+// call. It is empty if nothing can be read. If the process waits for its GPU, a thread that runs
+// Python code comes first: who waits polls by default, and the main thread of a server sleeps.
+func (o *Observer) where(pid int, waits bool) string {
 	ctx, cancel := context.WithTimeout(context.Background(), placeTime)
 	defer cancel()
 	p, err := stack.Of(ctx, pid, stack.Options{Procfs: o.procfs()})
@@ -125,6 +126,10 @@ func (o *Observer) where(pid int) string {
 		return ""
 	}
 	i := max(0, slices.IndexFunc(p.Threads, func(t stack.Thread) bool { return t.TID == pid }))
+	runs := func(t stack.Thread) bool { return t.State == "running" && len(t.Python) > 0 }
+	if other := slices.IndexFunc(p.Threads, runs); waits && other >= 0 && !runs(p.Threads[i]) {
+		i = other
+	}
 	t := p.Threads[i]
 	own := slices.IndexFunc(t.Python, func(f stack.Frame) bool { return !library(f.File) })
 	switch {

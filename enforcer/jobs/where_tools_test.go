@@ -26,5 +26,5 @@ waits_for_data()
 	}()
 	fixture.Must(t, fixture.Error(out.Read(make([]byte, 5))))
 	var o Observer
-	fixture.Contains(t, o.where(child.Process.Pid), "waits_for_data", "it stands at")
+	fixture.Contains(t, o.where(child.Process.Pid, false), "waits_for_data", "it stands at")
 }

@@ -711,6 +711,24 @@ var faults = []fault{
 	{"NCCL", "unknown elsewhere", func(w *world, _ *actor, op int) {
 		w.broken = func(now int) bool { return now >= op }
 	}, 0},
+	{"crossed communicators", "deadlock", func(w *world, m *actor, op int) { w.before = once(m, op, m.crosses) }, 0},
+}
+
+// crosses calls a collective of its pair of which the neighbour does not know, and waits for it.
+func (m *actor) crosses() {
+	if n := m.w.members[m.index^1]; m.entered[1] == 0 { // it has joined all the same
+		n.r.put64(256, m.w.epoch<<32|uint64(100+n.index/2))
+		n.r.put64(264, uint64(n.index%2)|2<<32)
+	}
+	m.entered[1]++
+	m.note(entry{kind: wire.EventCollective, id: 1, thread: 1, place: 1, number: m.entered[1], op: wire.AllReduce})
+	m.launch(950, 1, 0)
+	if !m.w.graph {
+		m.marks = append(m.marks, mark{place: 1, number: m.entered[1], with: -1, called: m.host,
+			begin: max(m.host, m.gpu, m.stream), end: forever})
+	}
+	m.gpu, m.stream = forever, forever
+	m.waits()
 }
 
 // An outcome says how a hang was judged.
@@ -756,7 +774,7 @@ func (w *world) judged(f fault) (o outcome) {
 			o.told = fmt.Sprintf("rank %d %s", h.Rank, h.Reason)
 			blames := h.Reason != "unknown" && h.Reason != "elsewhere"
 			expected := strings.Contains(f.reason, h.Reason)
-			who := h.PID == m.r.pid || h.PID == 0 && m.ended
+			who := h.PID == m.r.pid || h.PID == 0 && m.ended || h.Reason == "deadlock" && h.PID/2 == m.r.pid/2
 			switch nobody := strings.Contains(f.reason, "unknown"); {
 			case !nobody && blames && who, nobody && expected:
 				o.right = true
@@ -772,7 +790,7 @@ func (w *world) judged(f fault) (o outcome) {
 // TestWorldSample is a small part of the world.
 func TestWorldSample(t *testing.T) {
 	t.Parallel()
-	for i, f := range faults[:7] {
+	for i, f := range append(slices.Clone(faults[:7]), faults[len(faults)-1]) {
 		w := newWorld(t, programs[0], uint64(i))
 		if o := w.judged(f); !o.right || o.wrong {
 			t.Errorf("%s: %+v; want %s", f.name, o, f.reason)

@@ -153,8 +153,8 @@ type CommunicatorStats struct {
 	Paused   float64 `json:"paused"`   // of it, in collectives longer than the median step: another rank paused
 }
 
-// HangStats describe a workload that no longer steps, and the process for which
-// the others wait.
+// HangStats describe a workload that does not get on, and the process for which
+// it waits.
 type HangStats struct {
 	Tenant   string  `json:"tenant"`
 	Workload string  `json:"workload"`
@@ -162,7 +162,7 @@ type HangStats struct {
 	PID      int     `json:"pid"`     // of the culprit; 0: it has ended
 	Rank     int     `json:"rank"`    // of the culprit; -1: it is not a rank of a communicator
 	Reason   string  `json:"reason"`  // see HangReasons
-	Where    string  `json:"where"`   // where the culprit stands: file, line and function, or its system call; empty if unknown
+	Where    string  `json:"where"`   // where the culprit stands: file, line and function, or its system call, and for a deadlock where the others do; empty if unknown
 	Seconds  float64 `json:"seconds"` // since it last got on
 	Waiting  int     `json:"waiting"` // processes that wait for it, or with it
 }
@@ -170,7 +170,8 @@ type HangStats struct {
 // HangReasons explain a hang by its culprit.
 var HangReasons = map[string]string{
 	"absent":    "it did not enter a collective that the others have entered",
-	"kernel":    "a kernel on its GPU does not end",
+	"kernel":    "a kernel or a graph on its GPU does not end",
+	"deadlock":  "it and others wait for each other, each in a call that another one of them has not made",
 	"stopped":   "it was stopped by a signal or a debugger",
 	"ended":     "it has ended, and the others wait for it",
 	"unlike":    "it entered a different collective from the others",

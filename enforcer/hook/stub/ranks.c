@@ -14,6 +14,7 @@
  *   --skip            the rank leaves one collective out
  *   --mismatch        it calls one with another size
  *   --endless[=B]     a kernel does not end, before bucket B (1, the first)
+ *   --cross=R         for all ranks: rank R - 1 first calls a collective of another communicator of all
  *   --loader          its data never come: it sleeps before the step
  *   --stop            it stops itself (SIGSTOP) before the step
  *   --die             it kills itself (SIGKILL) before the step
@@ -51,7 +52,7 @@ extern int ncclAllReduce(const void *from, void *to, size_t n, int type, int how
 static struct {
 	double gang, ranks, rank, gpu, step_ms, steps, seconds, wait;
 	double buckets, mib, kernels, host, gpu_part, jitter;
-	double at, skip, mismatch, endless, loader, stop, die, slow, slow_gpu, checkpoint, evaluate, every, compile;
+	double at, cross, skip, mismatch, endless, loader, stop, die, slow, slow_gpu, checkpoint, evaluate, every, compile;
 } option = {.ranks = 1, .step_ms = 50, .buckets = 4, .mib = 25, .kernels = 2, .host = 30, .gpu_part = 65, .at = 20};
 
 static const struct { const char *name; double *value; } options[] = {
@@ -59,13 +60,13 @@ static const struct { const char *name; double *value; } options[] = {
 	OPTION("gang", gang), OPTION("ranks", ranks), OPTION("rank", rank), OPTION("gpu", gpu),
 	OPTION("step-ms", step_ms), OPTION("steps", steps), OPTION("seconds", seconds), OPTION("wait-start", wait),
 	OPTION("buckets", buckets), OPTION("mib", mib), OPTION("kernels", kernels), OPTION("host", host),
-	OPTION("gpu-part", gpu_part), OPTION("jitter", jitter), OPTION("at", at), OPTION("skip", skip),
+	OPTION("gpu-part", gpu_part), OPTION("jitter", jitter), OPTION("at", at), OPTION("cross", cross), OPTION("skip", skip),
 	OPTION("mismatch", mismatch), OPTION("endless", endless), OPTION("loader", loader), OPTION("stop", stop),
 	OPTION("die", die), OPTION("slow", slow), OPTION("slow-gpu", slow_gpu), OPTION("checkpoint", checkpoint),
 	OPTION("evaluate", evaluate), OPTION("every", every), OPTION("compile", compile),
 };
 
-static void *comm;
+static void *comm, *other;
 static CUstream compute, communicate;
 static CUevent computed[BUCKETS], communicated;
 static CUdeviceptr loss;
@@ -141,6 +142,8 @@ static void backward(long step)
 	for (int b = 0; b < (int)option.buckets; b++) {
 		if (due(step) && (int)option.endless == b + 1)
 			check(launch_kernel(ENDLESS, compute), "launch");
+		if (due(step) && !b && option.cross == option.rank + 1)
+			checked(ncclAllReduce(NULL, NULL, 1, FLOAT, SUM, other, communicate), "ncclAllReduce");
 		launch((long)option.kernels, option.gpu_part * 8 / 13 / option.buckets, step);
 		sum(b, step);
 	}
@@ -209,6 +212,9 @@ static void prepare(void)
 	check(cu.cuEventCreate(&communicated, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
 	check(cu.cuMemAlloc_v2(&loss, 4), "cuMemAlloc");
 	checked(ncclCommInitRank(&comm, (int)option.ranks, id, (int)option.rank), "ncclCommInitRank");
+	strcat(id.bytes, " other");
+	if (option.cross > 0)
+		checked(ncclCommInitRank(&other, (int)option.ranks, id, (int)option.rank), "ncclCommInitRank");
 }
 
 static bool parse(int argc, char **argv)
