@@ -2,6 +2,7 @@ package enforcer_test
 
 import (
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 // tells nothing before, and then for which process they wait. Each hangs once a process has waited, and called
 // collectives, so often.
 func TestHangsAreFound(t *testing.T) {
+	load := []string{fixture.Given(t, "GS_LOAD", "hook/build/stub/load"), "--kernel-us=500", "--sync-every=1", "--endless-at=100"}
 	rank := func(n int) []string {
 		return []string{fixture.Given(t, "GS_RANKS", "hook/build/stub/ranks"), "--gang=1", "--ranks=2", "--rank=" + strconv.Itoa(n),
 			"--gpu=" + strconv.Itoa(n), "--step-ms=20", "--at=100", "--cross=2"}
@@ -22,9 +24,12 @@ func TestHangsAreFound(t *testing.T) {
 	for name, c := range map[string]struct {
 		programs           [][]string
 		waits, collectives uint64
-		reason             string
+		reason, where      string
 	}{
-		"ranks in two communicators": {[][]string{rank(0), rank(1)}, 100, 400, "deadlock"},
+		"a kernel":                   {[][]string{load}, 100, 0, "kernel", "for the stream at ..."},
+		"a graph":                    {[][]string{append(load[:4:4], "--launch=graph")}, 100, 0, "kernel", "for the stream at ..."},
+		"a second stream":            {[][]string{append(load[:4:4], "--streams=2")}, 200, 0, "kernel", "for the stream at ..."},
+		"ranks in two communicators": {[][]string{rank(0), rank(1)}, 100, 400, "deadlock", "rank 1: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var later atomic.Int64 // ns
@@ -50,7 +55,10 @@ func TestHangsAreFound(t *testing.T) {
 			})
 			fixture.Equal(t, len(hangs), 0, "hangs at first")
 			later.Store(int64(15 * time.Second))
-			poll(t, time.Minute, "no hang is told", func() bool { look(); return len(hangs) > 0 })
+			poll(t, time.Minute, "no hang is told with its place", func() bool {
+				look()
+				return len(hangs) > 0 && strings.Contains(hangs[0].Where, c.where)
+			})
 			if h := hangs[0]; len(hangs) > 1 || h.Reason != c.reason || h.Waiting != len(c.programs) || h.Seconds < 10 {
 				t.Errorf("%+v, want one of reason %s", hangs, c.reason)
 			}

@@ -19,7 +19,8 @@
 // for as long. Reasons are tried from the surest on: ranks that wait for each other (deadlock.go),
 // one that has ended, that is stopped, that has called fewer collectives, whose GPU has not come to
 // the collective, that has called another one. A rank that computes or moves bytes may be saving or
-// compiling, and is not blamed for ten minutes (watch.go). Package stack reads where they stand.
+// compiling, and is not blamed for ten minutes (watch.go). In a program without other ranks, any
+// thread may wait for work that does not end (endless.go). Package stack reads where they stand.
 //
 // Stragglers (straggler.go). The ranks of a communicator on the host run laps of 5 s or a step.
 // The rank that spends the least time in collectives came last. Five of six laps name it, with

@@ -35,8 +35,7 @@ import (
 //   - A rank that computes, or reads or writes files, is not blamed for computesFor, and no other
 //     rank of the communicator is absent until then: it may wait for a lock or a file of that one.
 //   - The reasons elsewhere and unknown blame no rank. Ranks that wait for each other are a deadlock
-//     (deadlock.go). A process without communicators hangs if its steps are known and it waits for a
-//     kernel for kernelFor.
+//     (deadlock.go). A process without communicators hangs if its work does not end (endless.go).
 //
 // What cannot be told: a stage that exchanges data with another host and waits for its GPU is not
 // blamed for calls that it has not made. Sends and receives are counted for three peers of each
@@ -81,6 +80,8 @@ type verdict struct {
 	group   []*process
 	waiting int
 	ring    []*process // of a deadlock, the culprit first: each waits for the next one, the last one for the culprit
+	since   int64      // CLOCK_MONOTONIC, ns; 0: since the culprit's last call
+	stream  string     // for which it waits; empty: unknown
 }
 
 // judge finds the present hangs.
@@ -92,10 +93,10 @@ func (o *Observer) judge(at int64) (all []wire.HangStats) {
 			continue
 		}
 		blamed[v.culprit] = true
-		key := fmt.Sprint(v.culprit.pid, v.culprit.last, v.reason)
+		key := fmt.Sprint(v.culprit.pid, cmp.Or(v.since, v.culprit.last), v.reason)
 		h := o.hangs[key]
 		if h == nil {
-			h = &hang{since: v.culprit.since(), where: make(chan string, 1)}
+			h = &hang{since: cmp.Or(v.since, v.culprit.since()), where: make(chan string, 1)}
 			h.HangStats = wire.HangStats{PID: v.culprit.pid, GPU: v.culprit.gpu(), Rank: v.rank, Reason: v.reason}
 			if v.vague() {
 				h.Rank = -1
@@ -189,10 +190,9 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 		return known
 	})
 	for _, p := range o.processes {
-		if p.ended == 0 && !p.hangs && p.alone() && p.taken > 0 && p.stuck(at) && p.waits(at) &&
-			p.quiet(at) >= kernelFor {
+		if v, is := p.endless(at); is && !p.hangs {
 			p.hangs = true
-			all = append(all, verdict{culprit: p, reason: "kernel", rank: -1, group: []*process{p}, waiting: 1})
+			all = append(all, v)
 		}
 	}
 	return all

@@ -82,6 +82,7 @@ type process struct {
 	held     int64         // when we ourselves last had it stand still, likewise
 	waiting  pauseMeter    // of pauses in which it waits for the GPU,
 	standing pauseMeter    // and of others
+	waiters  waiters       // by thread
 	usual    time.Duration // usual longest pause of the former, in this rank or any other of its communicators
 
 	communicators [wire.Communicators]communicator
@@ -224,6 +225,9 @@ func (p *process) take(events []wire.Event, lost uint64) {
 			c := &p.communicators[i]
 			c.odd, c.known = false, 0
 		}
+		for i := range p.waiters { // and so may the ends of waits
+			p.waiters[i].since = 0
+		}
 	}
 	p.finder.Feed(events)
 	s := &p.sums
@@ -253,6 +257,7 @@ func (p *process) take(events []wire.Event, lost uint64) {
 			p.collected(e)
 			continue
 		}
+		p.waiters.note(e, p.held)
 		if e.At > p.last {
 			if p.last > 0 && p.recurred() {
 				p.paused(e.Kind).note(time.Duration(max(0, e.At-p.since())))

@@ -61,6 +61,10 @@ func (w *watch) look(procfs string, pid int) {
 // computes reports whether the process may be doing something.
 func (w *watch) computes() bool { return w.idle < idleLooks }
 
+// stands reports whether the process is stopped, held by a debugger, or stands in the kernel: it cannot go on
+// when its GPU does.
+func (w *watch) stands() bool { return w.state == 'T' || w.state == 't' || w.state == 'D' }
+
 // useOf fails if the kernel does not tell yet of the process itself.
 func useOf(procfs string, pid int) (u use, err error) {
 	family := []int{pid}

@@ -47,7 +47,8 @@ const (
 	eventEnd
 )
 
-// A Waited is the object of a wait: the ID of EventWait and EventWaited.
+// A Waited is the object of a wait: the lowest 8 bits of the ID of EventWait and EventWaited. Those above
+// are bits 4 to 27 of the handle of the stream that is waited for; 0: a default stream, or another object.
 type Waited uint32
 
 // The objects of waits.

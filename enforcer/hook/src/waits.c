@@ -49,8 +49,12 @@ ASK(cuEventElapsedTime_v2, (float *ms, CUevent from, CUevent to), (ms, from, to)
 		return r;                          \
 	}
 
-WAIT(cuStreamSynchronize, (CUstream s), (s), GS_WAIT_STREAM)
-WAIT(cuStreamSynchronize_ptsz, (CUstream s), (s), GS_WAIT_STREAM)
+/* Above its lowest 8 bits the event's id has those from 4 to 27 of the stream's handle. They
+ * are 0 for a default stream. */
+static uint32_t for_stream(CUstream s) { return GS_WAIT_STREAM | (uint32_t)((uintptr_t)s >> 4) << 8; }
+
+WAIT(cuStreamSynchronize, (CUstream s), (s), for_stream(s))
+WAIT(cuStreamSynchronize_ptsz, (CUstream s), (s), for_stream(s))
 WAIT(cuEventSynchronize, (CUevent e), (e), GS_WAIT_EVENT)
 WAIT(cuCtxSynchronize, (void), (), GS_WAIT_CONTEXT)
 WAIT(cuCtxSynchronize_v2, (CUcontext c), (c), GS_WAIT_CONTEXT)

@@ -24,6 +24,7 @@
  * With --sync-first=1, a burst begins with a wait for the work of the one before, which has ended.
  * With --host-us, a host function that sleeps for so long is queued before each launch.
  * With --slice-us, it gives itself such time slices by the driver once it has begun.
+ * With --endless-at=N, the launch of this number of each thread does not end.
  * With --cancel-ms, a thread is cancelled in a launch at this interval, and another
  * one takes its place; not with --burst-ms or --ahead.
  * With --resolve=dlvsym it finds the driver's functions by the C library's own dlsym.
@@ -52,11 +53,12 @@
 #define MARKS 4096 /* events that a thread has out */
 #define STREAMS 64
 #define AHEAD 64
+#define ENDLESS (UINT64_MAX / 4) /* iterations */
 
 static struct {
 	double kernel_us, graph_us, burst_ms, sleep_ms, seconds, cpu_us, alloc_mib, alloc_step_mib, report_ms, rate,
 		copy_kib, cancel_ms, shed, trickle_ms, host_us, slice_us;
-	long sync_every, sync_first, steps, streams, threads, gpu, gang, ranks, rank, kernels, ahead;
+	long endless_at, sync_every, sync_first, steps, streams, threads, gpu, gang, ranks, rank, kernels, ahead;
 	double then_mib;
 	long then_times, then_wait;
 	bool graph, copy, meet, memory, wait;
@@ -79,7 +81,7 @@ struct worker {
 };
 
 static volatile sig_atomic_t stop;
-static CUgraphExec exec;
+static CUgraphExec exec, endless;
 static CUdeviceptr from, to; /* of copies */
 static char *host;
 static _Atomic uint32_t *words; /* of the gang, on a real card; one each STRIDE bytes */
@@ -208,6 +210,8 @@ static CUresult launch_on(const struct worker *w, CUstream s)
 		return copy(s);
 	if (option.memory)
 		return take_and_free(s);
+	if (option.endless_at && w->launched + 1 == (uint64_t)option.endless_at)
+		return option.graph ? cu.cuGraphLaunch(endless, s) : launch_kernel(ENDLESS, s);
 	return option.graph ? cu.cuGraphLaunch(exec, s) : launch_kernel(iterations, s);
 }
 
@@ -428,6 +432,8 @@ static struct worker *prepare(void)
 	if (option.graph)
 		exec = graph_of(iterations,
 				option.graph_us > option.kernel_us ? (int)(option.graph_us / option.kernel_us + 0.5) : 1);
+	if (option.graph && option.endless_at)
+		endless = graph_of(ENDLESS, 1);
 	return w;
 }
 
@@ -443,7 +449,7 @@ static bool parse(int argc, char **argv)
 		{"cancel-ms", &option.cancel_ms, 0, 0}, {"shed", &option.shed, 0, 0},
 		{"slice-us", &option.slice_us, 0, 0}, {"host-us", &option.host_us, 0, 0}, {"trickle-ms", &option.trickle_ms, 0, 0}, {"then-mib", &option.then_mib, 0, 0},
 		{"then-times", 0, &option.then_times, 0}, {"then-wait", 0, &option.then_wait, 0}, {"then", 0, 0, &option.then},
-		{"sync-every", 0, &option.sync_every, 0}, {"sync-first", 0, &option.sync_first, 0}, {"steps", 0, &option.steps, 0},
+		{"endless-at", 0, &option.endless_at, 0}, {"sync-every", 0, &option.sync_every, 0}, {"sync-first", 0, &option.sync_first, 0}, {"steps", 0, &option.steps, 0},
 		{"streams", 0, &option.streams, 0}, {"threads", 0, &option.threads, 0}, {"gpu", 0, &option.gpu, 0},
 		{"gang", 0, &option.gang, 0}, {"ranks", 0, &option.ranks, 0}, {"rank", 0, &option.rank, 0},
 		{"kernels", 0, &option.kernels, 0}, {"ahead", 0, &option.ahead, 0},

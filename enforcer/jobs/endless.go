@@ -1,0 +1,100 @@
+package jobs
+
+import (
+	"fmt"
+	"time"
+
+	"gpusteward/internal/wire"
+)
+
+// How work that does not end is found in a program that waits for no other process: in a training, a
+// server or anything else, in a kernel or in a graph, on any stream.
+//
+//   - A thread waits for its GPU for patience, and for three times the longest wait that it ever had. While
+//     something slows the GPU down, or did a moment ago, that is slowFor and ten times. A copy has more time, by its size.
+//   - The thread has waited before, so often that its longest wait is known. One that waits for a kernel that runs
+//     for ever by design waits for the first time, or never.
+//   - A process whose steps are known, and none of whose threads waits in a call that is noted, has
+//     kernelFor without a call while its GPU has work.
+//   - No thread of the process is held by a quota, and none is stopped, held by a debugger, or reads from a disk.
+//
+// A rank of a communicator may wait for another rank: hang.go judges it.
+
+const (
+	knownWaits = 32
+	slowFor    = 30 * time.Second
+	slowPauses = 10
+	copyRate   = 100e6 // bytes a second, at least
+)
+
+// A waiter is a thread that waits for its GPU now and then.
+type waiter struct {
+	thread  uint16
+	since   int64      // its present wait began, CLOCK_MONOTONIC, ns; 0: it does not wait
+	what    wire.Event // that began it
+	ended   int        // waits
+	longest time.Duration
+}
+
+// waiters are known by their threads' places; of threads that share one, only the last.
+type waiters [32]waiter
+
+// note takes the begin or the end of a wait. held is when the process last stood still because of us.
+func (all *waiters) note(e wire.Event, held int64) {
+	if e.Thread == wire.NoThread {
+		return
+	}
+	w := &all[int(e.Thread)%len(all)]
+	if w.thread != e.Thread {
+		*w = waiter{thread: e.Thread}
+	}
+	switch e.Kind {
+	case wire.EventWait, wire.EventCopying:
+		w.since, w.what = e.At, e
+	case wire.EventWaited, wire.EventCopied:
+		if w.since > 0 {
+			w.longest = max(w.longest, time.Duration(e.At-max(w.since, held)))
+			w.ended++
+		}
+		w.since = 0
+	default: // what ended the wait was lost
+		w.since = 0
+	}
+}
+
+// endless returns the verdict on a process that waits for work that does not end; false: there is none.
+func (p *process) endless(at int64) (v verdict, is bool) {
+	v = verdict{culprit: p, reason: "kernel", rank: -1, group: []*process{p}, waiting: 1}
+	if p.ended > 0 || !p.alone() || p.gated(at) || p.watch.stands() {
+		return v, false
+	}
+	for i := range p.waiters {
+		if w := &p.waiters[i]; w.overdue(at, p) && (v.since == 0 || w.since < v.since) {
+			v.since, v.stream = max(w.since, p.held), streamOf(w.what)
+		}
+	}
+	return v, v.since > 0 || p.taken > 0 && p.stuck(at) && p.blocked(at) && p.quiet(at) >= kernelFor
+}
+
+// overdue reports whether the thread waits for longer than its work can take.
+func (w *waiter) overdue(at int64, p *process) bool {
+	if w.since == 0 || w.ended < knownWaits {
+		return false
+	}
+	limit := max(patience, pauses*w.longest)
+	if p.slowed > 0 && at-p.slowed <= int64(patience) {
+		limit = max(slowFor, slowPauses*w.longest)
+	}
+	if w.what.Kind == wire.EventCopying {
+		limit += time.Duration(float64(w.what.ID) * 64 / copyRate * 1e9)
+	}
+	return time.Duration(at-max(w.since, p.held)) > limit
+}
+
+// streamOf names the stream for which a wait is, by the last digits of its address; empty: it is not told.
+func streamOf(e wire.Event) string {
+	if handle := e.ID >> 8; e.Kind == wire.EventWait && handle > 0 {
+		return fmt.Sprintf("the stream at ...%06x0", handle)
+	}
+	return ""
+}
