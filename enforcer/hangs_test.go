@@ -26,9 +26,9 @@ func TestHangsAreFound(t *testing.T) {
 		waits, collectives uint64
 		reason, where      string
 	}{
-		"a kernel":                   {[][]string{load}, 100, 0, "kernel", "for the stream at ..."},
-		"a graph":                    {[][]string{append(load[:4:4], "--launch=graph")}, 100, 0, "kernel", "for the stream at ..."},
-		"a second stream":            {[][]string{append(load[:4:4], "--streams=2")}, 200, 0, "kernel", "for the stream at ..."},
+		"a kernel":                   {[][]string{load}, 100, 0, "kernel", "a wait for the stream at ..."},
+		"a graph":                    {[][]string{append(load[:4:4], "--launch=graph")}, 100, 0, "kernel", "a wait for the stream at ..."},
+		"a second stream":            {[][]string{append(load[:4:4], "--streams=2")}, 200, 0, "kernel", "a wait for the stream at ..."},
 		"ranks in two communicators": {[][]string{rank(0), rank(1)}, 100, 400, "deadlock", "rank 1: "},
 	} {
 		t.Run(name, func(t *testing.T) {

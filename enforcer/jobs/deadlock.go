@@ -14,8 +14,8 @@ import (
 //   - A process stands if it has called nothing for as long as one that waits in a hang (hang.go), and
 //     its thread waits for its GPU or in a call of NCCL, or its GPU is in a collective or an exchange.
 //   - It lacks another one in a communicator if that one has not called what it has called, and that
-//     one's thread waits, too; or if that one's GPU has not come to the call in which its own GPU is,
-//     and is in another call. Of exchanges only those count in which the GPU is known to be.
+//     one's thread waits, too; or if that one's GPU has not come to the call in which its own GPU is.
+//     Of exchanges only those count in which the GPU is known to be.
 //   - Those that stand and lack one of themselves in every communicator in which they may wait are
 //     deadlocked. One that may wait for anybody else is not: for a rank that computes, sleeps, has ended,
 //     is stopped or held by its quota, for one on another host, or for the network. Neither is one that
@@ -94,7 +94,7 @@ func (m *meeting) look(stand map[*process]bool, at int64) {
 		if p.waits(at) && (m.called == nil || p.Entered < called) {
 			m.called, called = p.process, p.Entered
 		}
-		if p.Unbegun > 0 && p.awaits() && (m.came == nil || p.Unbegun < unbegun) {
+		if p.Unbegun > 0 && (m.came == nil || p.Unbegun < unbegun) {
 			m.came, unbegun = p.process, p.Unbegun
 		}
 	}
@@ -112,7 +112,7 @@ func (p *process) lacks(all map[communicatorOf]*meeting, stand map[*process]bool
 		switch {
 		case m.called != nil && m.called.in(c.ID).Entered < c.Entered:
 			q = m.called
-		case m.came != nil && m.came.in(c.ID).Unbegun <= c.Begun && c.Begun > c.Ended:
+		case m.came != nil && m.came.in(c.ID).Unbegun <= c.Begun:
 			q = m.came
 		}
 		if q == nil || q == p {
@@ -132,7 +132,7 @@ func (c *communicator) pends(m *meeting) bool {
 func (c *communicator) partner(m *meeting, stand map[*process]bool) *process {
 	for _, to := range c.Peers {
 		if q, here := find(m.ranks, to.Rank); to.Inside && here && stand[q.process] {
-			if back, _ := q.with(c.Rank); q.owes(c) || back.Before && q.awaits() {
+			if back, _ := q.with(c.Rank); q.owes(c) || back.Before {
 				return q.process
 			}
 		}
@@ -188,7 +188,7 @@ func (o *Observer) places(v verdict) func() string {
 	return func() string {
 		text := o.where(pids[0], waits)
 		if v.stream != "" {
-			text = strings.TrimPrefix(text+", for "+v.stream, ", ")
+			text = strings.TrimPrefix(text+", "+v.stream, ", ")
 		}
 		for i := 1; i < min(len(pids), maxPlaces); i++ {
 			text += fmt.Sprintf("; rank %d: %s", ranks[i], cmp.Or(o.where(pids[i], waits), "unknown"))

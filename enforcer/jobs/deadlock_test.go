@@ -20,7 +20,8 @@ type pose struct {
 	last  wire.EventKind
 	state byte
 	calls bool
-	peer  wire.Peer
+	held  bool // another thread, by its quota
+	peers []wire.Peer
 }
 
 // takes lets a rank go from its steps to where it stands.
@@ -39,19 +40,23 @@ func (p pose) takes(r *rank, at int64) {
 		r.put64(256+128*i+72, s.begun)
 		r.put64(256+128*i+80, s.unbegun)
 	}
-	if p.peer.There {
-		r.exchanges(0, p.peer)
+	for i, to := range p.peers {
+		r.exchanges(i, to)
+	}
+	if p.held {
+		r.by(2, at+24e6, wire.EventHeld, 0)
 	}
 	r.note(at+25e6, p.last, 0)
 	r.proc(p.state, 0)
 }
 
 // placed returns the hangs once it is known where they stand.
-func (h *host) placed() (hangs []wire.HangStats) {
-	for len(hangs) == 0 || hangs[0].Where == "" {
-		_, hangs = h.look()
+func (h *host) placed() []wire.HangStats {
+	for {
+		if _, hangs := h.look(); len(hangs) == 0 || hangs[0].Where != "" {
+			return hangs
+		}
 	}
-	return hangs
 }
 
 // TestDeadlocks tells ranks that wait for each other in different calls, and nobody who waits for one that is slow.
@@ -62,7 +67,7 @@ func TestDeadlocks(t *testing.T) {
 	of := func(id, rank int) seat { return seat{id, rank, 2, 4, 4, 4, 0} }     // has called as much as was done
 	in := func(id, rank int) seat { return seat{id, rank, 2, 5, 4, 5, 0} }     // its GPU is in another call
 	called := func(id, rank int) seat { return seat{id, rank, 2, 5, 4, 4, 0} } // it is not known whether it is
-	before := func(id, rank int) seat { return seat{id, rank, 2, 5, 4, 4, 5} } // its GPU has not come to that
+	before := func(id, rank int) seat { return seat{id, rank, 3, 5, 4, 4, 5} } // its GPU has not come to that
 	with := func(p pose, change func(p *pose)) pose { change(&p); return p }
 	first, second := waits(in(a, 0), of(b, 0)), waits(of(a, 1), in(b, 1))
 	for _, c := range []struct {
@@ -83,25 +88,31 @@ func TestDeadlocks(t *testing.T) {
 			with(waits(seat{a, 1, 2, 0, 0, 0, 0}, seat{b, 1, 2, 1, 0, 0, 0}), func(p *pose) { p.last = wire.EventCollective })},
 			"rank 1: "},
 		{"both send, and neither receives", []pose{
-			with(waits(), func(p *pose) { p.peer = wire.Peer{There: true, Rank: 1, Sent: 8, Received: 7, Inside: true} }),
-			with(waits(), func(p *pose) { p.peer = wire.Peer{There: true, Rank: 0, Sent: 8, Received: 7, Inside: true} })},
+			with(waits(), func(p *pose) { p.peers = []wire.Peer{{Rank: 1, Sent: 8, Received: 7, Inside: true}} }),
+			with(waits(), func(p *pose) { p.peers = []wire.Peer{{Rank: 0, Sent: 8, Received: 7, Inside: true}} })},
 			"rank 1: "},
 		{"one is in a collective, and the other one receives", []pose{
-			with(waits(), func(p *pose) { p.calls, p.peer = true, wire.Peer{There: true, Rank: 1, Sent: 7} }),
-			with(waits(), func(p *pose) { p.peer = wire.Peer{There: true, Rank: 0, Received: 8, Inside: true} })}, "rank 1: "},
+			with(waits(), func(p *pose) { p.calls, p.peers = true, []wire.Peer{{Rank: 1, Sent: 7}} }),
+			with(waits(), func(p *pose) { p.peers = []wire.Peer{{Rank: 0, Received: 8, Inside: true}} })}, "rank 1: "},
 
 		{"the second one sleeps", []pose{first, with(second, func(p *pose) { p.last, p.state = wire.EventLaunch, 'S' })}, ""},
-		{"the second one is held by its quota", []pose{first, with(second, func(p *pose) { p.last = wire.EventHeld })}, ""},
+		{"the second one is held by its quota", []pose{first, with(second, func(p *pose) { p.held = true })}, ""},
 		{"a debugger holds the second one", []pose{first, with(second, func(p *pose) { p.state = 't' })}, ""},
 		{"the second one is stopped", []pose{first, with(second, func(p *pose) { p.state = 'T' })}, ""},
 		{"the second one waits for a third one, whose kernel is long",
 			[]pose{waits(in(a, 0)), waits(of(a, 1), in(b, 0)), waits(of(b, 1))}, ""},
 		{"the first one may wait for a rank on another host", []pose{
-			with(first, func(p *pose) { p.seats = append(p.seats, in(c, 0)) }), second}, ""},
+			with(first, func(p *pose) { p.seats = append(p.seats, called(c, 0)) }), second}, ""},
 		{"all are in the same call", []pose{waits(in(a, 0)), waits(in(a, 1))}, ""},
+		{"the second one may be done with its send to the first one, and waits for the third one", []pose{
+			with(waits(), func(p *pose) { p.peers = []wire.Peer{{Rank: 1, Sent: 8, Received: 7, Inside: true}} }),
+			with(waits(), func(p *pose) {
+				p.peers = []wire.Peer{{Rank: 0, Sent: 8, Received: 7}, {Rank: 2, Received: 3, Inside: true}}
+			}),
+			with(waits(), func(p *pose) { p.peers = []wire.Peer{{Rank: 1, Sent: 2}} })}, ""},
 		{"a send is behind, and nobody is in it", []pose{
-			with(waits(), func(p *pose) { p.calls, p.peer = true, wire.Peer{There: true, Rank: 1, Sent: 7} }),
-			with(waits(), func(p *pose) { p.peer = wire.Peer{There: true, Rank: 0, Received: 8} })}, ""},
+			with(waits(), func(p *pose) { p.calls, p.peers = true, []wire.Peer{{Rank: 1, Sent: 7}} }),
+			with(waits(), func(p *pose) { p.peers = []wire.Peer{{Rank: 0, Received: 8}} })}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := stepping(t, len(c.ranks))

@@ -41,9 +41,6 @@ type waiters [32]waiter
 
 // note takes the begin or the end of a wait. held is when the process last stood still because of us.
 func (all *waiters) note(e wire.Event, held int64) {
-	if e.Thread == wire.NoThread {
-		return
-	}
 	w := &all[int(e.Thread)%len(all)]
 	if w.thread != e.Thread {
 		*w = waiter{thread: e.Thread}
@@ -94,7 +91,7 @@ func (w *waiter) overdue(at int64, p *process) bool {
 // streamOf names the stream for which a wait is, by the last digits of its address; empty: it is not told.
 func streamOf(e wire.Event) string {
 	if handle := e.ID >> 8; e.Kind == wire.EventWait && handle > 0 {
-		return fmt.Sprintf("the stream at ...%06x0", handle)
+		return fmt.Sprintf("a wait for the stream at ...%06x0", handle)
 	}
 	return ""
 }

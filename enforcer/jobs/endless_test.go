@@ -35,19 +35,19 @@ func TestEndlessWork(t *testing.T) {
 	}
 	waits := stands(wire.EventWait, stream)
 	for name, c := range map[string]program{
-		"a graph":         {40, time.Second, waits, nil, 14, "for the stream at ...3a7f2c0"},
+		"a graph":         {40, time.Second, waits, nil, 14, "a wait for the stream at ...3a7f2c0"},
 		"an event":        {40, time.Second, stands(wire.EventWait, uint32(wire.WaitEvent)), nil, 14, ""},
 		"a small copy":    {40, time.Second, stands(wire.EventCopying, 1), nil, 14, ""},
-		"after long ones": {40, 8 * time.Second, waits, nil, 28, "for the stream at ...3a7f2c0"},
+		"after long ones": {40, 8 * time.Second, waits, nil, 28, "a wait for the stream at ...3a7f2c0"},
 		"a second stream, while another thread goes on": {40, time.Second, waits, func(r *rank, at int64) {
 			r.by(0, at, wire.EventLaunch, 3)
 			r.by(0, at+1e6, wire.EventWait, 0)
 			r.by(0, at+2e6, wire.EventWaited, 0)
-		}, 14, "for the stream at ...3a7f2c0"},
+		}, 14, "a wait for the stream at ...3a7f2c0"},
 		"beside others": {40, time.Second, func(h *host, r *rank) {
 			h.Observer.Evidence = func(string, int) Evidence { return Evidence{Neighbours: 0.5} }
 			waits(h, r)
-		}, nil, 34, "for the stream at ...3a7f2c0"},
+		}, nil, 34, "a wait for the stream at ...3a7f2c0"},
 
 		"a kernel for ever by design":       {0, 0, waits, nil, 0, ""},
 		"for which a new thread waits":      {40, time.Second, func(h *host, r *rank) { r.by(2, h.at, wire.EventWait, stream) }, nil, 0, ""},
