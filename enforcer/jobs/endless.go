@@ -14,8 +14,7 @@ import (
 //     something slows the GPU down, or did a moment ago, that is slowFor and ten times. A copy has more time, by its size.
 //   - The thread has waited before, so often that its longest wait is known. One that waits for a kernel that runs
 //     for ever by design waits for the first time, or never.
-//   - A process whose steps are known, and none of whose threads waits in a call that is noted, has
-//     kernelFor without a call while its GPU has work.
+//   - A process whose steps are known needs no such thread: it has kernelFor without a call.
 //   - No thread of the process is held by a quota, and none is stopped, held by a debugger, or reads from a disk.
 //
 // A rank of a communicator may wait for another rank: hang.go judges it.
@@ -70,7 +69,7 @@ func (p *process) endless(at int64) (v verdict, is bool) {
 			v.since, v.stream = max(w.since, p.held), streamOf(w.what)
 		}
 	}
-	return v, v.since > 0 || p.taken > 0 && p.stuck(at) && p.blocked(at) && p.quiet(at) >= kernelFor
+	return v, v.since > 0 || p.taken > 0 && p.stuck(at) && p.waits(at) && p.quiet(at) >= kernelFor
 }
 
 // overdue reports whether the thread waits for longer than its work can take.
