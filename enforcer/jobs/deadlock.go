@@ -128,11 +128,13 @@ func (c *communicator) pends(m *meeting) bool {
 	return c.inside() || c.Entered > c.Ended && c.Unbegun == 0 && (m.least < c.Entered || int(c.Ranks) > len(m.ranks))
 }
 
-// partner returns one of those that stand that has not come to an exchange in which the GPU is.
+// partner returns one of those that stand that has not come to an exchange in which the GPU is. If the GPUs of both are
+// in exchanges with each other, these are of different calls only if each has made one that the other has not.
 func (c *communicator) partner(m *meeting, stand map[*process]bool) *process {
 	for _, to := range c.Peers {
 		if q, here := find(m.ranks, to.Rank); to.Inside && here && stand[q.process] {
-			if back, _ := q.with(c.Rank); q.owes(c) || back.Before {
+			back, _ := q.with(c.Rank)
+			if !back.Inside && (q.owes(c) || back.Before) || q.owes(c) && c.owes(q.communicator) {
 				return q.process
 			}
 		}

@@ -110,6 +110,9 @@ func TestDeadlocks(t *testing.T) {
 				p.peers = []wire.Peer{{Rank: 0, Sent: 8, Received: 7}, {Rank: 2, Received: 3, Inside: true}}
 			}),
 			with(waits(), func(p *pose) { p.peers = []wire.Peer{{Rank: 1, Sent: 2}} })}, ""},
+		{"both are in the same exchange, and one has called the next one", []pose{
+			with(waits(), func(p *pose) { p.peers = []wire.Peer{{Rank: 1, Sent: 8, Received: 7, Inside: true, Before: true}} }),
+			with(waits(), func(p *pose) { p.peers = []wire.Peer{{Rank: 0, Sent: 7, Received: 7, Inside: true, Before: true}} })}, ""},
 		{"a send is behind, and nobody is in it", []pose{
 			with(waits(), func(p *pose) { p.calls, p.peers = true, []wire.Peer{{Rank: 1, Sent: 7}} }),
 			with(waits(), func(p *pose) { p.peers = []wire.Peer{{Rank: 0, Received: 8}} })}, ""},
