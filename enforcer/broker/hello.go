@@ -67,7 +67,7 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	s.b.greet(s)
 	descriptors := []int{descriptor}
 	if hello.Leases == 1 && s.unread() == 0 { // no more than two are in flight
-		leases, mapped, err := makeLeases(hello.Trace == 1 && s.b.options.Observe != nil)
+		leases, mapped, err := makeLeases(hello.Trace == 1 && s.b.options.Observe != nil, hello.Crash == 1)
 		if err != nil {
 			return s.b.want(err)
 		}

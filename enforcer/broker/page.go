@@ -70,15 +70,18 @@ func makePage(future int) (int, wire.Page, error) {
 // sealSize keeps the other side from resizing the mapping.
 const sealSize = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// makeLeases maps new leases, and behind them a trace if the process wants one.
-// The receiver of the descriptor can write both.
-func makeLeases(trace bool) (fd int, m []byte, err error) {
+// makeLeases maps new leases, and behind them a trace and what explains a crash, if the
+// process wants them. The receiver of the descriptor can write all of it.
+func makeLeases(trace, crash bool) (fd int, m []byte, err error) {
 	if fd, err = memfd("gpusteward-leases"); err != nil {
 		return -1, nil, err
 	}
 	size := wire.LeaseSize
 	if trace {
 		size = wire.TraceAt + wire.TraceSize
+		if crash {
+			size += wire.CrashSize
+		}
 	}
 	if m, err = mapMemory(fd, size); err == nil {
 		if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sealSize); err == nil {

@@ -13,14 +13,15 @@ import (
 type trace struct {
 	mu sync.Mutex
 	m  wire.Trace // nil: there is none
+	c  wire.Crash
 }
 
 // open takes the mapping of the session's leases, if a trace lies behind them.
 func (t *trace) open(leases []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(leases) == wire.TraceAt+wire.TraceSize {
-		t.m = leases[wire.TraceAt:]
+	if len(leases) >= wire.TraceAt+wire.TraceSize {
+		t.m, t.c = leases[wire.TraceAt:][:wire.TraceSize], leases[wire.TraceAt+wire.TraceSize:]
 	}
 }
 
@@ -31,18 +32,21 @@ func (t *trace) close(s *session) {
 	if t.m != nil {
 		s.b.options.Observe(s.traced(true))
 	}
-	t.m = nil
+	t.m, t.c = nil, nil
 }
 
 // A Traced is a session that writes a trace.
 type Traced struct {
 	Session uint64 // its number; none is used twice
 	PID     int
+	UID     uint32
+	Since   time.Time // when it said HELLO
 	Tenant  string
 	Owner   string   // see Options
 	GPUs    []string // UUIDs by the session's number; empty: not governed
 	Trace   wire.Trace
-	Ends    bool // this is the last look
+	Crash   wire.Crash // may be empty
+	Ends    bool       // this is the last look
 }
 
 // observeInterval is how often traces are read.
@@ -79,8 +83,8 @@ func (b *Broker) ShowTraces() {
 
 // traced returns the session with its trace, whose mutex is held.
 func (s *session) traced(ends bool) Traced {
-	one := Traced{Session: s.id, PID: s.facts.PID, Owner: s.owner.name, Trace: s.trace.m, Ends: ends,
-		GPUs: make([]string, len(s.seats))}
+	one := Traced{Session: s.id, PID: s.facts.PID, UID: s.facts.UID, Since: s.since, Owner: s.owner.name,
+		Trace: s.trace.m, Crash: s.trace.c, Ends: ends, GPUs: make([]string, len(s.seats))}
 	s.mu.Lock()
 	one.Tenant = s.tenant
 	s.mu.Unlock()

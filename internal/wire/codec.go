@@ -17,7 +17,7 @@ func (m *Hello) Append(b []byte) []byte {
 	}
 	b = append64(b, m.Old, m.Token)
 	b = append64(b, m.Committed[:]...)
-	return append(append(b, m.Trace), make([]byte, 15)...)
+	return append(append(b, m.Trace, m.Crash), make([]byte, 14)...)
 }
 
 // Decode reads m from p.
@@ -32,6 +32,7 @@ func (m *Hello) Decode(p []byte) {
 		m.Committed[i] = le.Uint64(p[368+8*i:])
 	}
 	m.Old, m.Token, m.Trace = le.Uint64(p[352:]), le.Uint64(p[360:]), p[496]
+	m.Crash = p[497]
 }
 
 // Append appends m.

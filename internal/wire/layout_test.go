@@ -70,10 +70,24 @@ type traceC struct {
 	Version, Writing                   uint32
 	FirstTicks, First, LastTicks, Last uint64
 	Lost                               uint64
-	Shared                             uint32
-	_                                  [12]byte
+	Shared, Failed                     uint32
+	FailedAt                           uint64
 	Communicator                       [Communicators]communicatorC
 	Event                              [EventsKept]eventC
+}
+
+type allocationC struct{ Address, Bytes, Made, Freed uint64 }
+
+type kernelC struct {
+	Since    uint64
+	ID, Name uint32
+}
+
+type crashC struct {
+	Unlisted, Unnamed uint64
+	Allocation        [Allocations]allocationC
+	Kernel            [Kernels]kernelC
+	Names             [nameBytes]byte
 }
 
 type headerC struct {
@@ -90,6 +104,7 @@ var mirrors = map[string]any{
 	"gs_acquire": Acquire{},
 	"gs_usage":   Usage{}, "gs_notice": Notice{}, "gs_err": Err{}, "gs_slot": slotC{}, "gs_page": pageC{},
 	"gs_leases": leasesC{}, "gs_event": eventC{}, "gs_communicator": communicatorC{}, "gs_peer": peerC{}, "gs_trace": traceC{},
+	"gs_allocation": allocationC{}, "gs_kernel": kernelC{}, "gs_crash": crashC{},
 }
 
 // constants are the enumerators of wire.h and its numbers.
@@ -113,6 +128,7 @@ var constants = map[string]int{
 	"GS_BESIDE": int(Beside), "GS_HASTE": int(Haste),
 	"GS_TRACE_AT": TraceAt, "GS_EVENTS_KEPT": EventsKept, "GS_BLOCK": eventsOfBlock,
 	"GS_COMMUNICATORS": Communicators, "GS_PEERS": Peers,
+	"GS_ALLOCATIONS": Allocations, "GS_KERNELS": Kernels, "GS_NAME_BYTES": nameBytes,
 	"GS_EVENT_LAUNCH": int(EventLaunch), "GS_EVENT_GRAPH": int(EventGraph), "GS_EVENT_WAIT": int(EventWait),
 	"GS_EVENT_WAITED": int(EventWaited), "GS_EVENT_COPY": int(EventCopy), "GS_EVENT_COPYING": int(EventCopying),
 	"GS_EVENT_COPIED": int(EventCopied), "GS_EVENT_ALLOC": int(EventAlloc), "GS_EVENT_FREE": int(EventFree),
@@ -277,6 +293,7 @@ func TestCodecIsTheStructInMemory(t *testing.T) {
 // which TestHeader has compared with its mirror.
 func TestTraceLayout(t *testing.T) {
 	var m traceC
+	var c crashC
 	for name, place := range map[string][2]uintptr{
 		"TraceSize":         {TraceSize, unsafe.Sizeof(m)},
 		"the clock":         {traceClock, unsafe.Offsetof(m.Version)},
@@ -284,6 +301,13 @@ func TestTraceLayout(t *testing.T) {
 		"the events":        {traceEvents, unsafe.Offsetof(m.Event)},
 		"lost collectives":  {traceClock + 40, unsafe.Offsetof(m.Lost)},
 		"shared memory":     {traceClock + 48, unsafe.Offsetof(m.Shared)},
+		"a fault":           {traceClock + 52, unsafe.Offsetof(m.Failed)},
+		"CrashSize":         {CrashSize, unsafe.Sizeof(c)},
+		"the allocations":   {crashAllocations, unsafe.Offsetof(c.Allocation)},
+		"the kernels":       {crashKernels, unsafe.Offsetof(c.Kernel)},
+		"the names":         {crashNames, unsafe.Offsetof(c.Names)},
+		"an allocation":     {allocationSize, unsafe.Sizeof(c.Allocation[0])},
+		"a kernel":          {kernelSize, unsafe.Sizeof(c.Kernel[0])},
 		"a communicator":    {communicatorSize, unsafe.Sizeof(m.Communicator[0])},
 		"an event":          {eventSize, unsafe.Sizeof(m.Event[0])},
 	} {

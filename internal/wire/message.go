@@ -28,7 +28,8 @@ type Hello struct {
 	Token     uint64         // token of its WELCOME
 	Committed [GPUs]uint64   // bytes held on each GPU
 	Trace     uint8          // since 3.2: 1: the process writes a trace if it gets room for one
-	_         [15]byte
+	Crash     uint8          // since 3.11: 1: likewise what explains a crash, behind the trace
+	_         [14]byte
 }
 
 // A Welcome answers a Hello, and carries the page's descriptor.

@@ -303,3 +303,12 @@ func (t Trace) Communicator(c Clock, index int) (Communicator, bool) {
 	}
 	return g, g.ID != 0 && g.Rank < g.Ranks
 }
+
+// Last returns the events of the last numbers taken, at most n, that were noted by a time
+// (CLOCK_MONOTONIC, ns), in the order of their times.
+func (t Trace) Last(c Clock, n uint64, until int64) []Event {
+	head := t.Head()
+	r := TraceReader{next: (head - min(n, head)) / eventsOfBlock * eventsOfBlock}
+	events, _ := r.Read(t, c, until, nil)
+	return events
+}

@@ -105,7 +105,7 @@ int main(int argc, char **argv)
 	gs_turns_start();
 	measure("open", 1, repetitions);
 	measure("open", THREADS, repetitions);
-	gs_trace_begin(calloc(1, sizeof(struct gs_trace)));
+	gs_trace_begin(calloc(1, sizeof(struct gs_traced)));
 	measure("traced", 1, repetitions);
 	measure("traced", THREADS, repetitions);
 	gs_trace_begin(NULL);

@@ -2,6 +2,7 @@
 
 #include "admit.h"
 #include "contexts.h"
+#include "crash.h"
 #include "forks.h"
 #include "growers.h"
 #include "intercept.h"
@@ -59,7 +60,7 @@ void gs_claim_abort(struct gs_claim *c)
 
 void gs_hold(const struct gs_claim *c, uint64_t key, uint64_t bytes)
 {
-	struct gs_entry e = {.key = key, .bytes = bytes, .gpu = c->gpu, .kind = (int)c->kind};
+	struct gs_entry e = {.key = key, .bytes = bytes, .gpu = (short)c->gpu, .kind = (short)c->kind};
 	CUcontext context = NULL;
 
 	if (c->gpu < 0 || bytes == 0)
@@ -67,6 +68,8 @@ void gs_hold(const struct gs_claim *c, uint64_t key, uint64_t bytes)
 	if (gs_real.cuCtxGetCurrent)
 		gs_real.cuCtxGetCurrent(&context);
 	e.owner = context;
+	if (c->kind != GS_ARRAY)
+		e.place = gs_crash_allocated(key, bytes);
 	if (gs_table_put(&gs_held, e))
 		return;
 	gs_client_free((unsigned)c->gpu, c->kind, bytes);
@@ -75,7 +78,10 @@ void gs_hold(const struct gs_claim *c, uint64_t key, uint64_t bytes)
 
 void gs_let_go(const struct gs_entry *e, CUresult r)
 {
-	if (r == CUDA_SUCCESS || !gs_table_put(&gs_held, *e))
+	gs_note_result(r);
+	if (r == CUDA_SUCCESS)
+		gs_crash_freed(e->place);
+	if ((r == CUDA_SUCCESS || !gs_table_put(&gs_held, *e)) && e->bytes)
 		gs_client_free((unsigned)e->gpu, (enum gs_kind)e->kind, e->bytes);
 }
 
@@ -91,6 +97,7 @@ static bool of_context(const struct gs_entry *e, void *with)
 	if (e->owner != sums->context)
 		return false;
 	sums->bytes[e->gpu][e->kind] += e->bytes;
+	gs_crash_freed(e->place);
 	return true;
 }
 

@@ -20,7 +20,8 @@
 static int send_hello(void)
 {
 	uint32_t unknown = gs_entries_unknown();
-	struct gs_hello hello = {.pid = (uint32_t)GS_SYS(SYS_getpid), .gpus = gs_gpus.count, .leases = 1, .trace = 1, .hook = GS_VERSION,
+	struct gs_hello hello = {.pid = (uint32_t)GS_SYS(SYS_getpid), .gpus = gs_gpus.count, .leases = 1, .trace = 1,
+				 .crash = 1, .hook = GS_VERSION,
 				 .unknown = unknown < UINT16_MAX ? (uint16_t)unknown : UINT16_MAX,
 				 .cuda = gs_gpus.cuda, .old_session = gs_client.session, .token = gs_client.token};
 	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .minor = GS_MINOR, .type = GS_HELLO,

@@ -5,6 +5,7 @@
 #include "arrays.h"
 #include "bandwidth.h"
 #include "claims.h"
+#include "crash.h"
 #include "gate.h"
 #include "intercept.h"
 #include "trace.h"
@@ -43,6 +44,7 @@ static void note(const struct gs_copy *c, bool waits)
 			gs_gate_enter(&l, stream, false, NULL); \
 		note(&c, waits);                                \
 		CUresult r = gs_real.name arguments;            \
+		gs_note_result(r);                              \
 		if (waits)                                      \
 			gs_note(GS_EVENT_COPIED, 0);            \
 		if (within)                                     \

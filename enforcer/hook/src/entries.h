@@ -5,7 +5,7 @@
  *   gated     waits for the tenant's turn
  *   copied    its bytes are counted, and wait for their rate
  *   admitted  what it takes or gives back of the GPU's memory is booked
- *   followed  it tells the hook of contexts, captures, graphs, host functions or shared memory
+ *   followed  it tells the hook of contexts, captures, graphs, host functions, shared memory or the end of kernels
  *   noted     the trace has when it began and ended, or how far its stream has come, or
  *             that it waited while the process was suspended
  *   harmless  is not wrapped: it takes none of the GPU's time or memory but what
@@ -300,7 +300,7 @@ GS_ENTRY(cuLibraryGetModule, audit, "the statics and the code of a module take m
 GS_ENTRY(cuLibraryGetUnifiedFunction, harmless)
 GS_ENTRY(cuLibraryLoadData, audit, "the statics and the code of a module take memory that only the driver counts")
 GS_ENTRY(cuLibraryLoadFromFile, audit, "the statics and the code of a module take memory that only the driver counts")
-GS_ENTRY(cuLibraryUnload, harmless)
+GS_ENTRY(cuLibraryUnload, followed)
 GS_ENTRY(cuLinkAddData, harmless)
 GS_ENTRY(cuLinkAddFile, harmless)
 GS_ENTRY(cuLinkComplete, harmless)
@@ -433,7 +433,7 @@ GS_ENTRY(cuModuleLoad, audit, "the statics and the code of a module take memory 
 GS_ENTRY(cuModuleLoadData, audit, "the statics and the code of a module take memory that only the driver counts")
 GS_ENTRY(cuModuleLoadDataEx, audit, "the statics and the code of a module take memory that only the driver counts")
 GS_ENTRY(cuModuleLoadFatBinary, audit, "the statics and the code of a module take memory that only the driver counts")
-GS_ENTRY(cuModuleUnload, harmless)
+GS_ENTRY(cuModuleUnload, followed)
 GS_ENTRY(cuMulticastAddDevice, harmless)
 GS_ENTRY(cuMulticastBindAddr, audit, "a multicast object keeps the memory of a handle that was released")
 GS_ENTRY(cuMulticastBindMem, audit, "a multicast object keeps the memory of a handle that was released")

@@ -18,7 +18,7 @@
 	/* The process's own page counts. It shows what admit.c holds. */                \
 	PART(local)                                                                      \
 	/* The trace is the parent's. */                                                 \
-	PART(trace) PART(nccl)                                                          \
+	PART(trace) PART(crash) PART(nccl)                                                         \
 	/* No thread, context or stream is known, and there is no helper. */             \
 	PART(gate) PART(streams) PART(slices) PART(turns)
 

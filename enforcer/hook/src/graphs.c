@@ -7,6 +7,7 @@
 
 #include "claims.h"
 #include "client.h"
+#include "crash.h"
 #include "forks.h"
 #include "growers.h"
 #include "intercept.h"
@@ -93,6 +94,7 @@ static CUresult instantiated(struct gs_graph_memory *m, CUgraphExec *exec, CUres
 		*exec = NULL;
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	gs_crash_unlisted();
 	if (gs_table_put(&graphs, (struct gs_entry){.key = (uintptr_t)*exec, .bytes = m->bytes, .gpu = m->gpu}))
 		atomic_fetch_add(&count, 1);
 	else

@@ -2,6 +2,7 @@
  *
  * The _ptsz names are those that a program calls if it was compiled for a default
  * stream per thread. */
+#include "crash.h"
 #include "gate.h"
 #include "graphs.h"
 #include "intercept.h"
@@ -10,6 +11,25 @@
 
 #define SHAPE unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
 #define SHAPED gx, gy, gz, bx, by, bz, shared
+
+static void name(CUfunction f)
+{
+	const char *name = NULL;
+	GS_UNCANCELLED;
+
+	if (!(gs_real.cuFuncGetName && gs_real.cuFuncGetName(&name, f) == CUDA_SUCCESS) &&
+	    !(gs_real.cuKernelGetName && gs_real.cuKernelGetName(&name, (CUkernel)f) == CUDA_SUCCESS))
+		name = NULL;
+	gs_crash_named(gs_note_id(f), name);
+}
+
+/* A launch was made, or not. Its success tells that the handle is a kernel's. */
+static inline void launched(CUresult r, CUfunction f)
+{
+	gs_note_result(r);
+	if (likely(!r && atomic_load_explicit(&gs_trace, memory_order_relaxed)) && unlikely(!gs_kernel_known(gs_note_id(f))))
+		name(f);
+}
 
 /* Defines the wrapper of a launch: its parameters, its arguments, its stream. */
 #define LAUNCH(name, parameters, arguments, stream, per_thread) \
@@ -21,6 +41,7 @@
 		gs_gate_enter(&l, stream, per_thread, NULL);    \
 		gs_note(GS_EVENT_LAUNCH, gs_note_id(f));        \
 		CUresult r = gs_real.name arguments;            \
+		launched(r, f);                                 \
 		gs_gate_leave(&l, r);                           \
 		return r;                                       \
 	}
@@ -110,6 +131,7 @@ static CUresult graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExe
 		r = real(exec, s);
 		gs_graph_ran(&m, exec, r);
 	}
+	gs_note_result(r);
 	gs_gate_leave(&l, r);
 	return r;
 }
@@ -183,6 +205,22 @@ CUresult cuStreamEndCapture_ptsz(CUstream s, CUgraph *graph)
 	GS_WHOLE(cuStreamEndCapture_ptsz);
 	CUresult r = gs_real.cuStreamEndCapture_ptsz(s, graph);
 	gs_gate_capture(s ? s : CU_STREAM_PER_THREAD, false);
+	return r;
+}
+
+CUresult cuModuleUnload(CUmodule m)
+{
+	GS_WHOLE(cuModuleUnload);
+	CUresult r = gs_real.cuModuleUnload(m);
+	gs_crash_unloaded();
+	return r;
+}
+
+CUresult cuLibraryUnload(CUlibrary l)
+{
+	GS_WHOLE(cuLibraryUnload);
+	CUresult r = gs_real.cuLibraryUnload(l);
+	gs_crash_unloaded();
 	return r;
 }
 

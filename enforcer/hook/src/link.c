@@ -13,6 +13,7 @@
 #include <sys/un.h>
 
 #include "clock.h"
+#include "crash.h"
 #include "sys.h"
 
 /* Programs close the low descriptors when they start others, and call select() on
@@ -244,9 +245,15 @@ struct gs_leases *gs_link_map_leases(int fd, struct gs_leases *at)
 
 struct gs_trace *gs_link_map_trace(int fd, struct gs_trace *at)
 {
-	size_t size = sizeof(struct gs_trace);
+	size_t whole = sizeof(struct gs_traced), size = whole;
 
+	if (fd >= 0 && unfit(fd, GS_TRACE_AT + size))
+		size = sizeof(struct gs_trace); /* of a broker before 3.11: the rest is the process's own */
 	if (fd < 0 || unfit(fd, GS_TRACE_AT + size))
+		return NULL;
+	if (!at && size < whole)
+		at = gs_sys_address(GS_SYS(SYS_mmap, NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+	if (!at && size < whole)
 		return NULL;
 	return gs_sys_address(GS_SYS(SYS_mmap, at, size, PROT_READ | PROT_WRITE, MAP_SHARED | (at ? MAP_FIXED : 0),
 				     fd, GS_TRACE_AT));

@@ -46,7 +46,7 @@ void gs_link_unmap(struct gs_page *p);
  * kind. */
 struct gs_leases *gs_link_map_leases(int fd, struct gs_leases *at);
 void gs_link_unmap_leases(struct gs_leases *l);
-/* The trace of the same descriptor, which stays open. Its mapping is never ended,
+/* The trace of the same descriptor, which stays open, and struct gs_crash behind it. Its mapping is never ended,
  * because a thread may be about to write: at is the one that it replaces. NULL: there is none. */
 struct gs_trace *gs_link_map_trace(int fd, struct gs_trace *at);
 

@@ -5,6 +5,7 @@
 #include "admit.h"
 #include "claims.h"
 #include "client.h"
+#include "crash.h"
 #include "forks.h"
 #include "intercept.h"
 #include "trace.h"
@@ -114,7 +115,8 @@ CUresult cuMemMap(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAlloca
 	CUresult r = gs_real.cuMemMap(p, bytes, offset, handle, flags);
 	if (r == CUDA_SUCCESS) {
 		struct block *b = gs_table_find(&handles, handle, &e) ? e.owner : NULL;
-		if (!gs_table_put(&mapped, (struct gs_entry){.key = p, .bytes = bytes, .owner = b}))
+		if (!gs_table_put(&mapped, (struct gs_entry){.key = p, .bytes = bytes, .owner = b,
+							     .place = gs_crash_allocated(p, bytes)}))
 			atomic_fetch_add(&gs_uncounted, 1);
 		else if (b)
 			b->refs++;
@@ -131,8 +133,10 @@ CUresult cuMemUnmap(CUdeviceptr p, size_t bytes)
 	GS_WHOLE(cuMemUnmap);
 	pthread_mutex_lock(&lock);
 	CUresult r = gs_real.cuMemUnmap(p, bytes);
-	for (CUdeviceptr at = p; r == CUDA_SUCCESS && at - p < bytes && gs_table_take(&mapped, at, &e); at += e.bytes)
+	for (CUdeviceptr at = p; r == CUDA_SUCCESS && at - p < bytes && gs_table_take(&mapped, at, &e); at += e.bytes) {
+		gs_crash_freed(e.place);
 		unref(e.owner);
+	}
 	pthread_mutex_unlock(&lock);
 	return r;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "crash.h"
 #include "gate.h"
 #include "intercept.h"
 #include "local.h"
@@ -27,14 +28,6 @@
 static struct gs_marker *ring_at(struct gs_stream *e, unsigned i)
 {
 	return &e->ring[(e->head + i) % GS_MARKERS];
-}
-
-/* Of the errors from 700 to 799, a call that asks about earlier work returns only those
- * of kernels that ended by a fault. */
-bool gs_marker_lost(CUresult r)
-{
-	return r == CUDA_ERROR_ECC_UNCORRECTABLE || r == CUDA_ERROR_NVLINK_UNCORRECTABLE || r == CUDA_ERROR_CONTAINED ||
-	       (r >= CUDA_ERROR_ILLEGAL_ADDRESS && r < CUDA_ERROR_NOT_PERMITTED);
 }
 
 static CUresult event_take(struct gs_context *c, CUevent *event)
@@ -64,8 +57,10 @@ static void event_give(struct gs_marker *m)
  * known until an event succeeds. */
 static void refused(struct gs_stream *e, struct gs_context *c, CUresult r, uint64_t now)
 {
-	if (gs_marker_lost(r))
+	if (gs_marker_lost(r)) {
 		atomic_store(&c->lost, true);
+		gs_crash_fault(r);
+	}
 	if (now < e->retry_ns)
 		return;
 	atomic_fetch_add(&gs_errors, 1);

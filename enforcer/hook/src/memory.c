@@ -4,6 +4,7 @@
 #include "admit.h"
 #include "claims.h"
 #include "client.h"
+#include "crash.h"
 #include "intercept.h"
 #include "trace.h"
 #include "waits.h"
@@ -13,6 +14,7 @@
 static bool booked(struct gs_claim *c, CUresult r, uint64_t key, uint64_t bytes)
 {
 	if (r != CUDA_SUCCESS) {
+		gs_note_result(r);
 		gs_claim_abort(c);
 		return true;
 	}
@@ -96,7 +98,7 @@ static uint64_t pitched(uint64_t width) { return width > UINT64_MAX - 511 ? widt
 ALLOCATE_PITCH(cuMemAllocPitch, CUdeviceptr_v1, unsigned, cuMemFree)
 ALLOCATE_PITCH(cuMemAllocPitch_v2, CUdeviceptr, size_t, cuMemFree_v2)
 
-/* A pointer that is not ours (a pool's, an imported one, no pointer at all) is the
+/* A pointer that is not ours (an imported one, no pointer at all) is the
  * driver's affair. Ours leaves the table before the driver frees it: after that,
  * another thread may get the same address. */
 #define FREE(name, address)                                              \

@@ -4,6 +4,7 @@
 #include "admit.h"
 #include "claims.h"
 #include "client.h"
+#include "crash.h"
 #include "forks.h"
 #include "growers.h"
 #include "intercept.h"
@@ -134,6 +135,21 @@ static CUresult allocate_locked(const struct request *q, struct gs_grower *g, CU
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* A pool's pointer is charged with nothing. It is held for what explains a crash. */
+static CUresult pooled(const struct request *q, CUresult r)
+{
+	struct gs_entry e = {.kind = GS_POOL};
+
+	gs_note_result(r);
+	if (r != CUDA_SUCCESS || !q->p || !atomic_load_explicit(&gs_counting, memory_order_acquire))
+		return r;
+	e.key = *q->p;
+	e.place = gs_crash_allocated(e.key, q->bytes);
+	if (e.place && !gs_table_put(&gs_held, e))
+		gs_crash_freed(e.place);
+	return r;
+}
+
 static CUresult allocate(const struct request *q)
 {
 	struct gs_grower *g = grower_for(q);
@@ -141,8 +157,10 @@ static CUresult allocate(const struct request *q)
 	CUdeviceptr p = 0;
 
 	/* A capture only notes the call: see graphs.c. */
-	if (!g || !q->p || !gs_real.cuMemPoolSetAttribute || captures(q))
+	if (q->p && captures(q))
 		return call(q, q->p);
+	if (!g || !q->p || !gs_real.cuMemPoolSetAttribute)
+		return pooled(q, call(q, q->p));
 	gs_growers_lock(g->gpu);
 	/* Another thread that synchronizes meanwhile would trim the pool, which
 	 * would then grow by more than was expected. The threshold forbids it. */
@@ -155,7 +173,7 @@ static CUresult allocate(const struct request *q)
 	gs_growers_unlock(g->gpu);
 	if (r == CUDA_SUCCESS)
 		*q->p = p;
-	return r;
+	return pooled(q, r);
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *p, size_t bytes, CUstream stream)
@@ -186,8 +204,8 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *p, size_t bytes, CUmemoryPool
 	return allocate(&(struct request){.p = p, .bytes = bytes, .pool = pool, .stream = stream, .per_thread = true});
 }
 
-/* Memory of cuMemAlloc may be freed here too. A pool's own pointer is not in the
- * table: the pool shows what it shrank by. */
+/* Memory of cuMemAlloc may be freed here too. For a pool's own pointer nothing is given
+ * back: the pool shows what it shrank by. */
 static CUresult free_async(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr p, CUstream stream)
 {
 	struct gs_entry e;

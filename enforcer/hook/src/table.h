@@ -11,8 +11,8 @@ struct gs_entry {
 	uint64_t key;   /* not 0 */
 	uint64_t bytes; /* or another number, see the table's user */
 	void *owner;    /* context, block or pool, see the table's user */
-	int gpu;
-	int kind; /* enum gs_kind */
+	short gpu, kind; /* enum gs_kind */
+	unsigned place;  /* see gs_crash_allocated */
 };
 
 #define GS_SHARDS 16

@@ -5,6 +5,7 @@
 #include <cpuid.h>
 #endif
 
+#include "crash.h"
 #include "forks.h"
 
 _Atomic(struct gs_trace *) gs_trace;
@@ -56,6 +57,7 @@ void gs_trace_begin(struct gs_trace *t)
 		atomic_fetch_add(&gs_traces, 1);
 	}
 	atomic_store(&gs_trace, t);
+	gs_crash_begin(t);
 	if (t)
 		__atomic_fetch_or(&t->shared, atomic_load(&shared), __ATOMIC_RELAXED);
 }
@@ -78,7 +80,10 @@ void gs_trace_clock(void)
 	if (!t)
 		return;
 	look(&ticks, &ns);
-	__atomic_fetch_add(&t->writing, 1, __ATOMIC_ACQ_REL);
+	uint32_t writing = __atomic_load_n(&t->writing, __ATOMIC_RELAXED);
+	if (writing % 2 || !__atomic_compare_exchange_n(&t->writing, &writing, writing + 1, false, __ATOMIC_ACQ_REL,
+							 __ATOMIC_RELAXED))
+		return; /* another thread writes it */
 	__atomic_store_n(&t->last_ticks, ticks, __ATOMIC_RELAXED);
 	__atomic_store_n(&t->last_ns, ns, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&t->writing, 1, __ATOMIC_RELEASE);

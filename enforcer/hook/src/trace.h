@@ -106,6 +106,6 @@ static inline CUresult gs_shares(CUresult r, uint32_t kind)
 
 /* Takes the place of the last trace; NULL: nothing is noted from now on. */
 void gs_trace_begin(struct gs_trace *t);
-void gs_trace_clock(void); /* the helper calls it now and then */
+void gs_trace_clock(void); /* the helper calls it now and then, and whoever is told of a fault */
 
 #endif

@@ -3,6 +3,7 @@
 #include "waits.h"
 
 #include "clock.h"
+#include "crash.h"
 #include "futex.h"
 #include "intercept.h"
 #include "nccl.h"
@@ -28,7 +29,9 @@ void gs_wait_until_resumed(void)
 	{                                        \
 		GS_NEED(name);                   \
 		gs_wait_suspended();             \
-		return gs_real.name arguments;   \
+		CUresult r = gs_real.name arguments; \
+		gs_note_result(r);               \
+		return r;                        \
 	}
 
 ASK(cuStreamQuery, (CUstream s), (s))
@@ -45,6 +48,7 @@ ASK(cuEventElapsedTime_v2, (float *ms, CUevent from, CUevent to), (ms, from, to)
 		gs_wait_suspended();               \
 		gs_note_wait(GS_EVENT_WAIT, what); \
 		CUresult r = gs_real.name arguments; \
+		gs_note_result(r);                 \
 		gs_note(GS_EVENT_WAITED, what);    \
 		return r;                          \
 	}

@@ -8,7 +8,7 @@
 
 #define GS_MAGIC 0x57535047u /* "GPSW" */
 #define GS_MAJOR 3
-#define GS_MINOR 10
+#define GS_MINOR 11
 #define GS_FRAME_MAX 4096 /* bytes, header and payload */
 #define GS_GPUS 16        /* most GPUs of one session */
 
@@ -61,7 +61,8 @@ struct gs_hello {
 	uint64_t token;               /* RESUME only: the WELCOME's */
 	uint64_t committed[GS_GPUS];  /* RESUME only: bytes held on each GPU */
 	uint8_t trace; /* since 3.2: 1: it writes a trace, if there is room for one behind the leases */
-	uint8_t reserved1[15];
+	uint8_t crash; /* since 3.11: 1: it writes struct gs_crash, if there is room for it behind the trace */
+	uint8_t reserved1[14];
 };
 
 struct gs_welcome {
@@ -262,9 +263,37 @@ struct gs_trace {
 	uint64_t last_ticks, last_ns;   /* and lately */
 	uint64_t lost;              /* collectives of communicators for which there was no room */
 	uint32_t shared;            /* since 3.5: enum gs_shared, all that the process ever had */
-	uint8_t reserved1[12];
+	uint32_t failed;            /* since 3.11: CUresult of the first fault that ended a context; 0: none did */
+	uint64_t failed_ns;         /* CLOCK_MONOTONIC, when a call returned it */
 	struct gs_communicator communicator[GS_COMMUNICATORS];
 	struct gs_event event[GS_EVENTS_KEPT];
+};
+
+/* What explains a crash, beside the launches in the trace. It lies directly behind the trace. */
+#define GS_ALLOCATIONS 4096
+#define GS_KERNELS 4096
+#define GS_NAME_BYTES 524288 /* of all names */
+
+/* GPU memory of the program. A place is taken again once it was freed, and others later than it. */
+struct gs_allocation {
+	uint64_t address; /* 0: none */
+	uint64_t bytes;
+	uint64_t made_ns, freed_ns; /* CLOCK_MONOTONIC; freed_ns 0: it is there */
+};
+
+/* A kernel that was launched. Another one may have its id later. */
+struct gs_kernel {
+	uint64_t since_ns; /* of launches since then, CLOCK_MONOTONIC */
+	uint32_t id;      /* of its launches */
+	uint32_t name;    /* its place in the names, and 1; it ends with a 0; 0: no name. Written last */
+};
+
+struct gs_crash {
+	uint64_t unlisted; /* allocations that found no place, or whose memory moves: of graphs */
+	uint64_t unnamed;  /* kernels without room for their names, or whose names the driver does not tell */
+	struct gs_allocation allocation[GS_ALLOCATIONS];
+	struct gs_kernel kernel[GS_KERNELS];
+	char names[GS_NAME_BYTES];
 };
 
 #define GS_LEASE_OPEN (1ull << 63)

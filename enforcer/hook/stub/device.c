@@ -31,12 +31,16 @@ CUresult gs_initialised(void)
 	return initialised && !forked ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
+_Atomic bool gs_faulted;
+
 /* The real driver may wait in any call, and a thread may be cancelled there. */
 CUresult gs_enter(void)
 {
 	pthread_testcancel();
 	GS_TRY(gs_initialised());
 	gs_client_await(gs_client, true);
+	if (gs_faulted)
+		return CUDA_ERROR_ILLEGAL_ADDRESS;
 	return gs_client->state == GS_FAILED ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }
 

@@ -42,6 +42,15 @@ GS_API cuModuleGetFunction(CUfunction *f, CUmodule m, const char *name)
 	return CUDA_SUCCESS;
 }
 
+GS_API cuFuncGetName(const char **name, CUfunction f)
+{
+	GS_TRY(gs_initialised());
+	if (!name || !f)
+		return CUDA_ERROR_INVALID_VALUE;
+	*name = f->name;
+	return CUDA_SUCCESS;
+}
+
 GS_API cuModuleUnload(CUmodule m)
 {
 	GS_TRY(gs_enter());
@@ -65,6 +74,7 @@ GS_API cuModuleUnload(CUmodule m)
  *                                        that differ in what never meet
  *   await(ns, address, value)            ends when the 32-bit word is >= value
  *   tell(ns, address, value)             writes the word when it ends
+ *   fault(ns, address)                   each later call of the process returns CUDA_ERROR_ILLEGAL_ADDRESS
  * Only spin and collective can be captured; in a graph, a collective does not wait. */
 static bool parameters(CUfunction f, const char *name, void **params, uint64_t *out, int n)
 {
@@ -107,6 +117,10 @@ static CUresult launch(CUfunction f, CUstream s, void **params)
 	if (!f)
 		return CUDA_ERROR_INVALID_HANDLE;
 	collects = parameters(f, "collective", params, p, 7);
+	if (parameters(f, "fault", params, p, 2)) {
+		gs_faulted = true;
+		return CUDA_SUCCESS;
+	}
 	meets = parameters(f, "meet", params, p, 5);
 	spins = parameters(f, "await", params, p, 3);
 	tells = parameters(f, "tell", params, p, 3);

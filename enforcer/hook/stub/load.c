@@ -6,6 +6,9 @@
  *   alloc BYTES CODE             what could be allocated, and the error that ended it
  *   copied BYTES RATE            with --launch=copy, in all and per second
  *   total NS COMPLETED SECONDS   at the end, also after SIGTERM
+ *   fault NS ADDRESS             with --fault, before a kernel writes there,
+ *   launched NS ADDRESS          after it,
+ *   failed NS CODE               and what the driver says of it
  * A launch is a kernel, a graph, a kernel and an allocation of --alloc-step-mib that
  * is freed at once (no kernel with --kernel-us=0), or a copy of --copy-kib, from the
  * host (up), to it (down) or within the GPU (in), as --copy-way says. Or it is a step
@@ -32,6 +35,9 @@
  * With --resolve=dlmopen it loads the driver in a namespace of its own, where
  * preloaded libraries are not asked; with --trickle-ms also in the usual way, and it
  * launches a kernel there at this interval.
+ * With --fault=beyond, before, freed or wild, a kernel writes there in the end: 512 bytes beyond an
+ * allocation of 4 MiB or before it, into a freed one, or where nothing was.
+ * With --fault-hold=1, it never waits for that kernel.
  * With --shed=SECONDS it goes on for so long when it is over, as the same process and
  * without what was preloaded. */
 #define _GNU_SOURCE
@@ -60,9 +66,9 @@ static struct {
 		copy_kib, cancel_ms, shed, trickle_ms, host_us, slice_us;
 	long endless_at, sync_every, sync_first, steps, streams, threads, gpu, gang, ranks, rank, kernels, ahead;
 	double then_mib;
-	long then_times, then_wait;
+	long then_times, then_wait, fault_hold;
 	bool graph, copy, meet, memory, wait;
-	const char *resolve, *kind, *way, *then;
+	const char *resolve, *kind, *way, *then, *fault;
 } option = {.kernel_us = 100, .graph_us = 2000, .alloc_step_mib = 20, .report_ms = 100, .sync_every = 0, .streams = 1,
 	.threads = 1, .kernels = 4, .resolve = "dlsym", .kind = "native", .copy_kib = 1024, .way = "up", .then = "exec",
 	.then_times = 1};
@@ -454,7 +460,8 @@ static bool parse(int argc, char **argv)
 		{"gang", 0, &option.gang, 0}, {"ranks", 0, &option.ranks, 0}, {"rank", 0, &option.rank, 0},
 		{"kernels", 0, &option.kernels, 0}, {"ahead", 0, &option.ahead, 0},
 		{"resolve", 0, 0, &option.resolve}, {"alloc-kind", 0, 0, &option.kind},
-		{"copy-way", 0, 0, &option.way},
+		{"copy-way", 0, 0, &option.way}, {"fault", 0, 0, &option.fault},
+		{"fault-hold", 0, &option.fault_hold, 0},
 	};
 	const char *how = "kernel";
 
@@ -531,6 +538,29 @@ static void shed(int argc, char **argv)
 	check(CUDA_ERROR_UNKNOWN, "/proc/self/exe");
 }
 
+static void fault(void)
+{
+	const size_t bytes = 4 << 20;
+	CUdeviceptr kept, gone, at;
+	CUstream s;
+
+	check(cu.cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+	check(cu.cuMemAlloc_v2(&kept, bytes), "cuMemAlloc");
+	check(cu.cuMemAlloc_v2(&gone, bytes), "cuMemAlloc");
+	check(cu.cuMemFree_v2(gone), "cuMemFree");
+	switch (option.fault[0]) {
+	case 'f': at = gone + bytes / 2; break;
+	case 'w': at = 1ull << 40; break;
+	default: at = !strcmp(option.fault, "beyond") ? kept + bytes + 512 : kept - 512;
+	}
+	print("fault", at);
+	check(launch_fault(iterations, at, s), "cuLaunchKernel");
+	print("launched", at);
+	while (option.fault_hold)
+		pause();
+	print("failed", cu.cuStreamSynchronize(s));
+}
+
 int main(int argc, char **argv)
 {
 	struct worker *w;
@@ -604,6 +634,8 @@ int main(int argc, char **argv)
 	if (option.then_mib > 0)
 		begin_anew(argv[0]);
 	pthread_mutex_unlock(&output);
+	if (option.fault)
+		fault();
 	if (option.shed > 0)
 		shed(argc, argv);
 	return 0;

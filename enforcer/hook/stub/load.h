@@ -53,7 +53,7 @@ extern struct calls {
 #undef X
 } cu;
 
-struct kernels { CUfunction spin, meet, await, tell; };
+struct kernels { CUfunction spin, meet, await, tell, fault; };
 
 extern const char *program; /* its name, for messages about errors */
 extern CUcontext context;
@@ -75,6 +75,7 @@ CUresult launch_kernel(uint64_t iterations, CUstream s);
  * their words, as the GPU sees them; on the simulated driver it is any number. */
 CUresult launch_meet(uint64_t where, uint64_t number, uint64_t rank, uint64_t ranks, CUstream s);
 CUresult launch_await(CUdeviceptr at, uint64_t value, CUstream s); /* until the 32-bit word is >= value */
+CUresult launch_fault(uint64_t iterations, CUdeviceptr at, CUstream s); /* writes there */
 CUresult launch_tell(uint64_t iterations, CUdeviceptr at, uint64_t value, CUstream s); /* writes it when it ends */
 CUdeviceptr share(void *at, size_t bytes); /* the host's memory, as all GPUs see it */
 void load_kernels(struct kernels *k); /* for the current context */

@@ -72,6 +72,7 @@ CUresult gs_initialised(void);     /* and not a forked child */
 CUresult gs_enter(void);           /* the same; waits as long as this process is locked for a checkpoint */
 CUresult gs_current(CUcontext *ctx); /* gs_enter, and there is a context */
 CUresult gs_device(CUdevice d);    /* gs_enter, and there is such a device */
+extern _Atomic bool gs_faulted;     /* a kernel of this process ended by a fault */
 const void *gs_self(void);         /* unlike in any other thread */
 
 /* control.c; under gs_process */

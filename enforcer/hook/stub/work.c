@@ -65,6 +65,13 @@ static const char ptx[] =
 	WORK
 	"	ret;\n"
 	"}\n"
+	".visible .entry fault(.param .u64 iterations, .param .u64 address)\n"
+	"{\n"
+	WORK
+	"	ld.param.u64 %at, [address];\n"
+	"	st.global.u32 [%at], %x;\n"
+	"	ret;\n"
+	"}\n"
 	".visible .entry meet(.param .u64 iterations, .param .u64 words, .param .u64 number, .param .u64 rank,\n"
 	"	.param .u64 ranks)\n"
 	"{\n"
@@ -184,6 +191,13 @@ CUdeviceptr share(void *at, size_t bytes)
 	return p;
 }
 
+CUresult launch_fault(uint64_t iterations, CUdeviceptr at, CUstream s)
+{
+	void *params[] = {&iterations, &at};
+
+	return cu.cuLaunchKernel(kernels.fault, 1, 1, 1, 1, 1, 1, 0, s, params, NULL);
+}
+
 void load_kernels(struct kernels *k)
 {
 	CUmodule m;
@@ -193,6 +207,7 @@ void load_kernels(struct kernels *k)
 	check(cu.cuModuleGetFunction(&k->meet, m, "meet"), "cuModuleGetFunction");
 	check(cu.cuModuleGetFunction(&k->await, m, "await"), "cuModuleGetFunction");
 	check(cu.cuModuleGetFunction(&k->tell, m, "tell"), "cuModuleGetFunction");
+	check(cu.cuModuleGetFunction(&k->fault, m, "fault"), "cuModuleGetFunction");
 }
 
 CUgraphExec graph_of(uint64_t iterations, int kernels)

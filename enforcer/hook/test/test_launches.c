@@ -6,10 +6,12 @@
 
 #include "client.h"
 #include "contexts.h"
+#include "crash.h"
 #include "futex.h"
 #include "intercept.h"
 #include "local.h"
 #include "streams.h"
+#include "trace.h"
 
 static void *address(const char *name)
 {
@@ -269,6 +271,33 @@ static void in_the_making(void)
 	CHECK(gs_gpu_only() == -1);
 }
 
+/* The name of a kernel is noted at its first launch, and its error when a wait returns it. */
+static void named(void)
+{
+	struct gs_traced *t = calloc(1, sizeof *t);
+	const struct gs_kernel *k = t->crash.kernel;
+	CUfunction fault;
+	CUmodule m;
+
+	begin(1);
+	gs_trace_begin(&t->trace);
+	DRIVER(cuModuleLoadData, CUmodule *, const void *);
+	DRIVER(cuModuleGetFunction, CUfunction *, CUmodule, const char *);
+	OK(cuModuleLoadData(&m, "an image"));
+	OK(cuModuleGetFunction(&fault, m, "fault"));
+	for (int i = 0; i < 2; i++)
+		OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream[0], params, NULL));
+	CHECK(k->id == gs_note_id(spin) && !strcmp(t->crash.names + k->name - 1, "spin") && !k[1].name && !t->crash.unnamed);
+	OK(cuModuleUnload(m));
+	CHECK(!gs_kernel_known(k->id));
+	OK(cuModuleLoadData(&m, "an image"));
+	OK(cuModuleGetFunction(&fault, m, "fault"));
+	OK(cuStreamSynchronize(stream[0]));
+	OK(cuLaunchKernel(fault, 1, 1, 1, 1, 1, 1, 0, stream[0], (void *[]){&ns, &ns}, NULL));
+	CHECK(!t->trace.failed);
+	CHECK(cuStreamSynchronize(stream[0]) == CUDA_ERROR_ILLEGAL_ADDRESS && t->trace.failed == 700);
+}
+
 static void begin_test(void)
 {
 	run_gpus();
@@ -279,6 +308,7 @@ int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
 		TEST(several_gpus), TEST(captures), TEST(host_functions), TEST(green), TEST(green_first), TEST(in_the_making),
+		TEST(named),
 	};
 
 	return RUN_TESTS(tests, argc, argv, begin_test);

@@ -7,6 +7,7 @@
 #include "futex.h"
 #include "growers.h"
 #include "test_books.h"
+#include "crash.h"
 #include "trace.h"
 
 #define MIB (1ull << 20)
@@ -85,7 +86,7 @@ static void linear(void)
  * once a call for them succeeded. */
 static void kinds_are_noted(void)
 {
-	struct gs_trace *trace = calloc(1, sizeof *trace);
+	struct gs_trace *trace = calloc(1, sizeof(struct gs_traced));
 	CUmemAllocationProp p = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 	CUmemGenericAllocationHandle h, m;
 	CUmemoryPool pool;
@@ -129,7 +130,7 @@ static void kinds_are_noted(void)
 /* A trace has allocations with their size, and frees. */
 static void noted(void)
 {
-	struct gs_trace *trace = calloc(1, sizeof *trace);
+	struct gs_trace *trace = calloc(1, sizeof(struct gs_traced));
 	const struct gs_event *e = trace->event;
 	CUdeviceptr a = 0;
 
@@ -171,7 +172,7 @@ static void who_is_suspended_waits(void)
 {
 	CUresult (*const calls[])(void) = {stream_query, event_query, elapsed, elapsed_v2, stream_wait, event_wait,
 					   context_wait, memory_left};
-	struct gs_trace *trace = calloc(1, sizeof *trace);
+	struct gs_trace *trace = calloc(1, sizeof(struct gs_traced));
 
 	own = begin(64 * MIB);
 	DRIVER(cuEventCreate, CUevent *, unsigned);
@@ -287,6 +288,46 @@ static void handles(void)
 	AGREE(4 * MIB); /* retained */
 	OK(cuMemRelease(again));
 	AGREE(0);
+}
+
+/* The bytes that are live at an address; 0: it was freed; -1: it was never listed. */
+static int64_t live(const struct gs_crash *c, CUdeviceptr p)
+{
+	for (const struct gs_allocation *a = c->allocation; a < c->allocation + GS_ALLOCATIONS; a++)
+		if (a->address == p)
+			return a->freed_ns ? 0 : (int64_t)a->bytes;
+	return -1;
+}
+
+/* What explains a crash has the memory of every kind of call, and what became of it. */
+static void allocations_are_listed(void)
+{
+	struct gs_traced *t = calloc(1, sizeof *t);
+	CUmemAllocationProp prop = {.type = 1, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+	CUmemGenericAllocationHandle h;
+	CUdeviceptr a, b, pool, map;
+	size_t pitch;
+
+	CUcontext c = begin(64 * MIB);
+	gs_trace_begin(&t->trace);
+	DRIVER(cuMemAddressReserve, CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
+	DRIVER(cuStreamSynchronize, CUstream);
+	OK(cuMemAlloc_v2(&a, MIB));
+	OK(cuMemAllocPitch_v2(&b, &pitch, 1000, 100, 4));
+	OK(cuMemAllocAsync(&pool, 3 * MIB, NULL));
+	OK(cuMemAddressReserve(&map, 8 * MIB, 0, 0, 0));
+	OK(cuMemCreate(&h, 4 * MIB, &prop, 0));
+	OK(cuMemMap(map, 4 * MIB, 0, h, 0));
+	CHECK(live(&t->crash, a) == MIB && live(&t->crash, b) == (int64_t)pitch * 100);
+	CHECK(live(&t->crash, pool) == 3 * MIB && live(&t->crash, map) == 4 * MIB);
+	CHECK(cuMemFree_v2(a + 512) == CUDA_ERROR_INVALID_VALUE && live(&t->crash, a) == MIB);
+	OK(cuMemFree_v2(a));
+	OK(cuMemFreeAsync(pool, NULL));
+	OK(cuMemUnmap(map, 4 * MIB));
+	CHECK(!live(&t->crash, a) && live(&t->crash, b) && !live(&t->crash, pool) && !live(&t->crash, map));
+	OK(cuStreamSynchronize(NULL));
+	gs_context_gone(c);
+	CHECK(!live(&t->crash, b) && !t->crash.unlisted);
 }
 
 static void arrays(void)
@@ -650,7 +691,7 @@ int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
 		TEST(linear), TEST(noted), TEST(kinds_are_noted), TEST(who_is_suspended_waits), TEST(first_interface),
-		TEST(contexts), TEST(handles), TEST(arrays), TEST(pools), TEST(managed_pools), TEST(graphs),
+		TEST(contexts), TEST(handles), TEST(allocations_are_listed), TEST(arrays), TEST(pools), TEST(managed_pools), TEST(graphs),
 		TEST(cancelled), TEST(forked), TEST(race),
 	};
 

@@ -78,7 +78,7 @@ static void *driver(const char *name)
 
 static void begin_trace(void)
 {
-	own = calloc(1, sizeof *own);
+	own = calloc(1, sizeof(struct gs_traced));
 	gs_trace_begin(own);
 }
 

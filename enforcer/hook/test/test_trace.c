@@ -4,6 +4,7 @@
 
 #include "run.h"
 
+#include "crash.h"
 #include "forks.h"
 #include "trace.h"
 
@@ -17,7 +18,7 @@ static struct gs_trace *trace;
 static void begin(void)
 {
 	gs_forks_watch();
-	trace = mmap(NULL, sizeof *trace, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	trace = mmap(NULL, sizeof(struct gs_traced), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(trace != MAP_FAILED);
 	gs_trace_begin(trace);
 }
@@ -167,6 +168,96 @@ static void shared_memory_is_told(void)
 	CHECK(waitpid(child, &status, 0) == child && !status);
 }
 
+/* The allocation that was made last at an address. */
+static const struct gs_allocation *at(uint64_t address)
+{
+	const struct gs_crash *c = &((struct gs_traced *)trace)->crash;
+	const struct gs_allocation *last = NULL;
+
+	for (const struct gs_allocation *a = c->allocation; a < c->allocation + GS_ALLOCATIONS; a++)
+		if (a->address == address && (!last || a->made_ns > last->made_ns))
+			last = a;
+	return last;
+}
+
+/* Live memory stays listed, freed memory as long as there is room, and all of it in the next
+ * session. A child has none. */
+static void allocations_are_listed(void)
+{
+	const struct gs_crash *c = &((struct gs_traced *)trace)->crash;
+	unsigned first = gs_crash_allocated(4096, 1), place[GS_ALLOCATIONS];
+	int status;
+	pid_t child;
+
+	CHECK(first && at(4096)->bytes == 1 && at(4096)->made_ns && !at(4096)->freed_ns);
+	for (unsigned i = 1; i < GS_ALLOCATIONS; i++)
+		CHECK((place[i] = gs_crash_allocated(i << 20, i)));
+	CHECK(!gs_crash_allocated(1, 1) && c->unlisted == 1);
+	gs_crash_freed(0); /* what found no room */
+	gs_crash_freed(place[7]);
+	gs_crash_freed(place[5]);
+	CHECK(at(7 << 20)->freed_ns >= at(7 << 20)->made_ns && !at(6 << 20)->freed_ns);
+	CHECK(gs_crash_allocated(8192, 2) == place[7] && !at(7 << 20) && at(5 << 20)->freed_ns && !at(8192)->freed_ns);
+	child = fork();
+	if (!child) {
+		gs_crash_freed(gs_crash_allocated(3, 3));
+		_exit(at(3) != NULL);
+	}
+	CHECK(waitpid(child, &status, 0) == child && !status);
+	gs_trace_begin(NULL);
+	CHECK(gs_crash_allocated(16384, 3) == place[5] && !gs_crash_allocated(1, 1));
+	memset(trace, 0, sizeof(struct gs_traced));
+	gs_trace_begin(trace);
+	CHECK(at(16384)->bytes == 3 && at(4096)->bytes == 1 && c->unlisted == 2);
+}
+
+/* Each kernel has its name once, and again if its handle may be that of another one. */
+static void kernels_are_named(void)
+{
+	const struct gs_crash *c = &((struct gs_traced *)trace)->crash;
+	char name[1000];
+
+	CHECK(!gs_kernel_known(7));
+	gs_crash_named(7, "one");
+	gs_crash_named(7, "one");
+	CHECK(gs_kernel_known(7) && !gs_kernel_known(8) && !gs_kernel_known(7 + GS_SEEN));
+	gs_crash_named(7 + GS_SEEN, "two"); /* its first place is taken */
+	gs_crash_named(9, NULL);
+	CHECK(gs_kernel_known(7 + GS_SEEN) && gs_kernel_known(9) && c->unnamed == 1);
+	CHECK(!strcmp(c->names + c->kernel[0].name - 1, "one") && c->kernel[0].id == 7 && !c->kernel[0].since_ns);
+	CHECK(!strcmp(c->names + c->kernel[1].name - 1, "two") && !c->kernel[2].name);
+	gs_crash_unloaded();
+	CHECK(!gs_kernel_known(7) && !gs_kernel_known(9));
+	gs_crash_named(7, "one");
+	gs_crash_named(7 + GS_SEEN, "three");
+	CHECK(c->kernel[2].id == 7 + GS_SEEN && c->kernel[2].since_ns && !c->kernel[3].name);
+	memset(trace, 0xff, sizeof(struct gs_traced)); /* it scribbles */
+	gs_crash_unloaded();
+	gs_crash_named(7, "one");
+	memset(trace, 0, sizeof(struct gs_traced));
+	gs_trace_begin(trace);
+	CHECK(!gs_kernel_known(7));
+	memset(name, 'n', sizeof name);
+	name[sizeof name - 1] = 0;
+	for (uint32_t i = 1; i < GS_SEEN; i++)
+		gs_crash_named(i, name);
+	CHECK(c->kernel[GS_NAME_BYTES / sizeof name - 1].name && !c->kernel[GS_NAME_BYTES / sizeof name].name);
+	CHECK(c->unnamed + GS_NAME_BYTES / sizeof name >= GS_SEEN / 2 && gs_kernel_known(GS_SEEN));
+}
+
+/* The first fault that ends a context is told, and nothing that refuses one call. */
+static void a_fault_is_told(void)
+{
+	static const CUresult refusals[] = {0, 2, 600, 701, 703, 704, 705, 708, 709, 711, 712, 713, 720, 800};
+
+	for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++)
+		gs_note_result(refusals[i]);
+	CHECK(!trace->failed && !trace->failed_ns);
+	gs_note_result(719);
+	gs_note_result(700);
+	CHECK(trace->failed == 719 && trace->failed_ns);
+}
+
 /* Two readings of the clock tell the time of an event between them. */
 static void the_clock_converts(void)
 {
@@ -196,6 +287,7 @@ int main(int argc, char **argv)
 		TEST(an_old_block_is_left),
 		TEST(a_child_writes_nothing),
 		TEST(a_session_follows_another),
+		TEST(allocations_are_listed), TEST(kernels_are_named), TEST(a_fault_is_told),
 		TEST(shared_memory_is_told),
 		TEST(the_clock_converts),
 	};
