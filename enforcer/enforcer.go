@@ -19,6 +19,7 @@ import (
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/backend"
 	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/crash"
 	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/jobs"
 	"gpusteward/enforcer/policy"
@@ -40,6 +41,9 @@ type Options struct {
 	Broker    broker.Options // without what the enforcer itself sets: Policy, Owner, Capacity, Enforcer
 	Dir       string         // of one enforcer only, created if necessary
 	StateFile string         // state that outlives a restart: the paused and suspended workloads; empty: none
+	CrashDir  string         // of the records of crashes, of root; empty: none is kept
+	// follows the kernel's log until ctx ends; nil: XIDs are not known
+	KernelLog func(ctx context.Context, each func(host.Record)) error
 	Host      Host
 	Record    func(escalation.Step) // records each step in the journal
 	// whether the GPU had a fault of its own; nil: no faults are known
@@ -81,6 +85,7 @@ type Enforcer struct {
 	terms      atomic.Pointer[terms]
 	stats      atomic.Pointer[wire.EnforcerStats]
 	jobs       jobs.Observer
+	crashes    crash.Recorder
 	capacity   atomic.Pointer[map[string]uint64] // bytes that tenants can have of each GPU's memory
 	neighbours neighbours
 	users      atomic.Pointer[map[int]string] // tenants of users
@@ -147,7 +152,12 @@ func New(o Options) (*Enforcer, error) {
 	e.stats.Store(&wire.EnforcerStats{})
 	e.capacity.Store(&map[string]uint64{})
 	o.Broker.Policy, o.Broker.Owner, o.Broker.Enforcer = e, policy.Owner, e.stats.Load
-	o.Broker.Capacity, o.Broker.Observe = e.capacityOf, e.jobs.Observe
+	o.Broker.Capacity = e.capacityOf
+	e.crashes.Dir, e.crashes.Log = o.CrashDir, e.log
+	o.Broker.Observe = func(t broker.Traced) {
+		e.jobs.Observe(t)
+		e.crashes.Observe(t)
+	}
 	e.jobs.Procfs, e.jobs.Evidence = e.identities.procfs, e.evidence
 	if !o.Simulated {
 		e.jobs.RAS, e.jobs.Trusted, e.jobs.Log = o.NCCL, o.Trusted, e.log
@@ -160,6 +170,7 @@ func New(o Options) (*Enforcer, error) {
 		e.log.Warn("the enforcer's lock is held but does not name this process, and that is tried again", "err",
 			host.Explain(err, host.Writes))
 	}
+	e.crashes.Open()
 	e.restore()
 	e.remember() // before the first session
 	return e, nil
@@ -199,6 +210,12 @@ func (e *Enforcer) Run(ctx context.Context) error {
 	for _, b := range e.Backends {
 		group.Go(func() error { return b.Run(ctx) })
 	}
+	if e.KernelLog != nil {
+		group.Go(func() error { // the health checks tell if it cannot be read
+			host.FollowLog(ctx, e.KernelLog, e.crashes.Kernel, func(error, bool) {})
+			return nil
+		})
+	}
 	e.suspender.Life = ctx
 	group.Go(func() error {
 		tick := time.NewTicker(e.Tick.Of(time.Second))
@@ -235,6 +252,7 @@ func (e *Enforcer) look(now time.Time) {
 	e.pace(b, found)
 	e.judge(now, b, found)
 	e.demand(b)
+	e.tellCrashes()
 	e.publish(b, found)
 	_ = e.lock.Name() // New said what hinders it
 }

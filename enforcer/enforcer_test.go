@@ -1,6 +1,7 @@
 package enforcer_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -44,15 +45,16 @@ type governed struct {
 	it      *enforcer.Enforcer
 	dir     string
 	tick    audit.Tick
-	copies  map[string]string // paths of the load generator by tenant
-	broker  broker.Options    // changes to the usual options
-	table   policy.Table      // of a test that starts successors
-	call    suspend.Call      // of the driver; nil: none
-	cgroups string            // directory of the cgroups; empty: the host's
-	meminfo string            // what the kernel tells of the host's memory; empty: what is true
-	lost    atomic.Bool       // the driver no longer tells of the GPU's memory
-	size    uint64            // bytes of the GPU's memory; 0: there is always room
-	age     time.Duration     // that a reading of its use may have
+	copies  map[string]string                                // paths of the load generator by tenant
+	broker  broker.Options                                   // changes to the usual options
+	table   policy.Table                                     // of a test that starts successors
+	call    suspend.Call                                     // of the driver; nil: none
+	cgroups string                                           // directory of the cgroups; empty: the host's
+	meminfo string                                           // what the kernel tells of the host's memory; empty: what is true
+	log     func(context.Context, func(kernel.Record)) error // the kernel's; nil: none
+	lost    atomic.Bool                                      // the driver no longer tells of the GPU's memory
+	size    uint64                                           // bytes of the GPU's memory; 0: there is always room
+	age     time.Duration                                    // that a reading of its use may have
 
 	mu        sync.Mutex
 	steps     []escalation.Step
@@ -211,7 +213,7 @@ func (g *governed) run(table policy.Table) {
 	g.it = fixture.Value(enforcer.New(enforcer.Options{Tick: g.tick,
 		Policy: policy.New(table, policy.HostView{Process: g.Process}, nil), Dir: g.dir,
 		StateFile: filepath.Join(g.dir, "state", "enforcer.json"), Host: g,
-		Record:   g.record,
+		Record: g.record, CrashDir: filepath.Join(g.dir, "crashes"), KernelLog: g.log,
 		Hardware: func(string, time.Duration) bool { g.mu.Lock(); defer g.mu.Unlock(); return g.hardware },
 		Broker:   g.broker, Driver: g.call, CgroupFS: g.cgroups, MemInfo: g.meminfo,
 		Tell:      func(end suspend.End) { g.mu.Lock(); defer g.mu.Unlock(); g.suspended = append(g.suspended, end) },

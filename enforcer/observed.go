@@ -2,6 +2,7 @@ package enforcer
 
 import (
 	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/crash"
 	"gpusteward/enforcer/jobs"
 	"gpusteward/internal/wire"
 )
@@ -18,6 +19,27 @@ func (e *Enforcer) observed(b audit.Books) ([]wire.JobStats, []wire.HangStats) {
 		e.jobs.See(gpuProcesses(b))
 	}
 	return e.jobs.Look(e.workload)
+}
+
+// Crashes returns the crashes whose records a user may read, the oldest first.
+func (e *Enforcer) Crashes(uid uint32) []crash.Head { return e.crashes.Heads(uid) }
+
+// Crash returns the JSON of a crash.Record that a user may read, and whether there is one. It
+// reads the disk.
+func (e *Enforcer) Crash(uid uint32, id int) ([]byte, bool, error) { return e.crashes.Record(uid, id) }
+
+// tellCrashes keeps the crashes since the last look, and logs the new ones.
+func (e *Enforcer) tellCrashes() {
+	for _, h := range e.crashes.Look(func(pid int) (comm, workload string) {
+		p, err := e.Host.Process(pid)
+		if err != nil || p.Workload == nil {
+			return p.Comm, ""
+		}
+		return p.Comm, p.Workload.Key
+	}) {
+		e.log.Warn("a program under the hook crashed", "crash", h.ID, "pid", h.PID, "comm", h.Comm, "tenant", h.Tenant,
+			"workload", h.Workload, "what", h.Says)
+	}
 }
 
 // workload returns the workload of a process with a session, which the driver

@@ -204,6 +204,7 @@ func (e *Enforcer) rest() {
 		e.ended(end)
 	}
 	e.save()
+	e.tellCrashes()
 }
 
 // publish puts the findings into the statistics.

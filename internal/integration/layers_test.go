@@ -25,7 +25,7 @@ var layers = map[string][]string{
 	".": {"internal/agent"},
 	"internal/agent": {"collectors", "collectors/all", "collectors/device", "collectors/gpu", "collectors/gpu/sim",
 		"collectors/gpu/sim/scenarios", "collectors/host", "collectors/links", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/jobs",
-		"enforcer/broker", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "enforcer/suspend", "internal/config",
+		"enforcer/broker", "enforcer/crash", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "enforcer/suspend", "internal/config",
 		"internal/input", "internal/stack", "internal/worker"},
 	// only tests
 	"internal/integration": {},
@@ -48,9 +48,11 @@ var layers = map[string][]string{
 	"health/notifier": {"collectors", "health", "health/incident"},
 
 	"enforcer": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/backend",
-		"enforcer/broker", "enforcer/escalation", "enforcer/jobs", "enforcer/policy", "enforcer/residency",
+		"enforcer/broker", "enforcer/crash", "enforcer/escalation", "enforcer/jobs", "enforcer/policy", "enforcer/residency",
 		"enforcer/suspend", "internal/procs", "internal/quota", "internal/wire"},
 
+	// what is kept of programs that met a fault
+	"enforcer/crash": {"collectors/host", "enforcer/broker", "internal/wire"},
 	// the operator's rules, and nothing that acts on them
 	"enforcer/policy": {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/input", "internal/procs", "internal/quota"},
 	// pure: the facts about each subject

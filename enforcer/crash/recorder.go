@@ -1,0 +1,411 @@
+package crash
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gpusteward/collectors/host"
+	"gpusteward/enforcer/broker"
+	"gpusteward/internal/wire"
+)
+
+// Bounds of the recorder.
+const (
+	mostRecords  = 64
+	mostRecord   = 1 << 20          // bytes of one
+	mostSessions = 1024             // more are not followed
+	mostEnded    = 32               // sessions that ended, and may yet have an XID,
+	keepEnded    = 10 * time.Second // for so long; and signs of one crash come within it
+	mostTaken    = 64               // snapshots
+	mostEarly    = 16               // XIDs of no known session
+	mostWrites   = 4                // records written at one Look
+	few          = 2048             // events that are read for the last launches, unless there are too few of those
+)
+
+// A Recorder keeps the crashes. Its methods are safe for concurrent use, but Look for one
+// goroutine. Observe and Kernel wait for nothing.
+type Recorder struct {
+	Dir string // of the records; empty: none is kept
+	Log *slog.Logger
+	Now func() int64 // CLOCK_MONOTONIC, ns; nil: the system's
+
+	mu       sync.Mutex
+	sessions map[uint64]*session
+	early    []host.Record // XIDs of no session so far: the first look at one may come after its XID
+	kept     []Head        // by ID
+	last     int           // the highest ID so far
+
+	failing bool // the last write failed, and that was logged; Look's own
+}
+
+// A session is one of the broker's that writes a trace.
+type session struct {
+	record   Record
+	since    time.Time
+	ended    int64     // CLOCK_MONOTONIC, ns; 0: it has not
+	at       int64     // the first sign of the crash, likewise; 0: there is none
+	time     time.Time // the same
+	snapshot *snapshot
+	changed  bool // since the record was written
+	told     bool // all of it is, and nothing is added
+}
+
+// Open finds the records of earlier runs.
+func (r *Recorder) Open() {
+	if r.Dir == "" {
+		return
+	}
+	files, err := os.ReadDir(r.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.Log.Error("earlier crashes are not shown", "err", host.Explain(err, host.Reads))
+	}
+	for _, f := range files {
+		id, is := strings.CutSuffix(f.Name(), ".json")
+		if n, err := strconv.Atoi(id); !is || err != nil || n < 1 {
+			continue
+		}
+		var one Record
+		text, err := host.ReadFile(filepath.Join(r.Dir, f.Name()), mostRecord)
+		if err == nil {
+			err = json.Unmarshal(text, &one)
+		}
+		if err == nil && r.path(one.ID) != filepath.Join(r.Dir, f.Name()) {
+			err = errors.New("it has the number of another one")
+		}
+		if err != nil {
+			r.Log.Error("the record of a crash is not shown", "file", filepath.Join(r.Dir, f.Name()), "err", err)
+			continue
+		}
+		r.kept = append(r.kept, one.Head)
+	}
+	slices.SortFunc(r.kept, func(a, b Head) int { return cmp.Compare(a.ID, b.ID) })
+	if n := len(r.kept); n > 0 {
+		r.last = r.kept[n-1].ID
+	}
+}
+
+func (r *Recorder) path(id int) string { return filepath.Join(r.Dir, strconv.Itoa(id)+".json") }
+
+func (r *Recorder) now() int64 {
+	if r.Now != nil {
+		return r.Now()
+	}
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
+	return t.Nano()
+}
+
+// Observe looks whether the process of a session has noted a fault, or has an XID.
+func (r *Recorder) Observe(t broker.Traced) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.sessions[t.Session]
+	if s == nil {
+		if len(r.sessions) >= mostSessions {
+			return
+		}
+		s = &session{since: t.Since, record: Record{Head: Head{PID: t.PID, UID: t.UID}}}
+		if r.sessions == nil {
+			r.sessions = map[uint64]*session{}
+		}
+		r.sessions[t.Session] = s
+		early := r.early
+		r.early = nil
+		for _, line := range early {
+			r.xid(line)
+		}
+	}
+	s.record.Tenant = t.Tenant
+	failed, at := t.Trace.Failed()
+	if failed != 0 && s.record.Error == 0 {
+		now := r.now()
+		s.record.Error = failed
+		at = min(max(at, now-int64(time.Minute)), now) // it says so itself
+		s.sign(at, time.Now().Add(-time.Duration(now-at)))
+	}
+	if s.snapshot == nil && !s.told && (s.at != 0 || t.Ends) && r.taken() < mostTaken {
+		s.snapshot = take(t, cmp.Or(s.at, r.now()), s.at != 0)
+	}
+	if t.Ends {
+		s.ended = r.now()
+		r.forget()
+	}
+}
+
+// taken returns the number of snapshots.
+func (r *Recorder) taken() (n int) {
+	for _, s := range r.sessions {
+		if s.snapshot != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// sign notes a sign of a crash: the first one tells when it was.
+func (s *session) sign(at int64, now time.Time) {
+	if s.at == 0 || at < s.at {
+		s.at, s.time = at, now
+	}
+	s.changed = !s.told
+}
+
+// forget drops what nothing is added to any more: sessions that ended some time ago, or are too
+// many, and the snapshots of others.
+func (r *Recorder) forget() {
+	var ended []uint64
+	now := r.now()
+	for id, s := range r.sessions {
+		switch {
+		case s.changed && s.snapshot != nil: // to be written
+		case s.ended != 0 && now-s.ended > int64(keepEnded):
+			delete(r.sessions, id)
+		case s.ended != 0:
+			ended = append(ended, id)
+		case s.at != 0 && now-s.at > int64(keepEnded):
+			s.snapshot, s.told, s.changed = nil, true, false
+		}
+	}
+	slices.SortFunc(ended, func(a, b uint64) int { return cmp.Compare(r.sessions[a].ended, r.sessions[b].ended) })
+	for _, id := range ended[:max(0, len(ended)-mostEnded)] {
+		delete(r.sessions, id)
+	}
+}
+
+// take reads a trace for a crash at a time. Without a crash, it reads less.
+func take(t broker.Traced, at int64, crashed bool) *snapshot {
+	s := &snapshot{names: map[uint32]string{}, gpus: t.GPUs, allocations: t.Crash.Allocations(),
+		listed: len(t.Crash) > 0, unlisted: t.Crash.Unlisted(), unnamed: t.Crash.Unnamed()}
+	c, ok := t.Trace.Clock()
+	if !ok {
+		return s
+	}
+	all := t.Trace.Last(c, few, at)
+	if n := countLaunches(all); crashed && n < mostLaunches {
+		all = t.Trace.Last(c, wire.EventsKept, at)
+	}
+	launches := 0
+events:
+	for _, e := range slices.Backward(all) {
+		switch e.Kind {
+		case wire.EventLaunch, wire.EventGraph:
+			launches++
+		case wire.EventWait, wire.EventWaited, wire.EventCopied:
+		default:
+			continue
+		}
+		if launches > mostLaunches || len(s.launches) >= few {
+			break events
+		}
+		s.launches = append(s.launches, e)
+		if _, known := s.names[e.ID]; !known && e.Kind == wire.EventLaunch {
+			s.names[e.ID] = t.Crash.Kernel(e.ID, e.At)
+		}
+	}
+	slices.Reverse(s.launches)
+	return s
+}
+
+func countLaunches(all []wire.Event) (n int) {
+	for _, e := range all {
+		if e.Kind == wire.EventLaunch || e.Kind == wire.EventGraph {
+			n++
+		}
+	}
+	return n
+}
+
+// Kernel takes a record of the kernel's log: it may be an XID of a process that is followed, or
+// was until a moment ago.
+func (r *Recorder) Kernel(line host.Record) {
+	if f, ok := host.ParseFault(line.Text); !ok || f.PID == 0 || f.Switch || !line.Kernel() {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.xid(line)
+}
+
+// xid gives a line to its session, or keeps it for a moment.
+func (r *Recorder) xid(line host.Record) {
+	f, _ := host.ParseFault(line.Text)
+	now := r.now()
+	var last *session
+	for _, s := range r.sessions {
+		if s.record.PID == f.PID && (s.ended == 0 || now-s.ended <= int64(keepEnded)) &&
+			!line.Time.Before(s.since.Add(-time.Second)) && (last == nil || s.since.After(last.since)) {
+			last = s
+		}
+	}
+	if last == nil && time.Since(line.Time) < time.Second {
+		r.early = append(r.early[max(0, len(r.early)-mostEarly+1):], line)
+	}
+	if last == nil || last.told || len(last.record.XIDs) >= mostXIDs {
+		return
+	}
+	last.record.XIDs = append(last.record.XIDs, XID{Time: line.Time, Code: f.Code, GPU: f.Address,
+		Text: printable(f.Text, mostText)})
+	last.record.Comm = cmp.Or(last.record.Comm, printable(f.Comm, 16))
+	last.sign(now-int64(max(time.Since(line.Time), 0)), line.Time)
+}
+
+// printable returns the begin of a text of others, in ASCII.
+func printable(s string, most int) string {
+	clean := strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' {
+			return '?'
+		}
+		return c
+	}, s)
+	return clean[:min(len(clean), most)]
+}
+
+// Look completes the records and writes them. name returns the name of a process and its
+// workload; empty: it is not known. It returns the crashes that are new.
+func (r *Recorder) Look(name func(pid int) (comm, workload string)) (all []Head) {
+	r.name(name)
+	for _, one := range r.due() {
+		known := slices.ContainsFunc(r.Heads(0), func(h Head) bool { return h.ID == one.ID })
+		err := r.write(&one)
+		if err != nil && !r.failing {
+			r.Log.Error("a crash cannot be kept", "err", err)
+		}
+		if r.failing = err != nil; !r.failing {
+			r.keep(one.Head)
+		}
+		if !known {
+			all = append(all, one.Head)
+		}
+	}
+	return all
+}
+
+// name asks for the names of the processes that have none.
+func (r *Recorder) name(name func(pid int) (comm, workload string)) {
+	r.mu.Lock()
+	nameless := map[int]*session{}
+	for _, s := range r.sessions {
+		if s.record.Workload == "" && s.ended == 0 {
+			nameless[s.record.PID] = s
+		}
+	}
+	r.mu.Unlock()
+	for pid, s := range nameless {
+		comm, workload := name(pid)
+		r.mu.Lock()
+		s.record.Comm, s.record.Workload = cmp.Or(printable(comm, 16), s.record.Comm), workload
+		r.mu.Unlock()
+	}
+}
+
+// due returns the records that are to be written.
+func (r *Recorder) due() (all []Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forget()
+	for _, id := range slices.Sorted(maps.Keys(r.sessions)) {
+		s := r.sessions[id]
+		if !s.changed || s.snapshot == nil || len(all) >= mostWrites {
+			continue
+		}
+		s.changed = false
+		if s.record.ID == 0 {
+			r.last++
+			s.record.ID = r.last
+		}
+		one := s.record
+		one.Time, one.XIDs = s.time, slices.Clone(one.XIDs)
+		one.fill(s.snapshot, s.at)
+		all = append(all, one)
+	}
+	return all
+}
+
+// write writes a record.
+func (r *Recorder) write(one *Record) error {
+	if r.Dir == "" {
+		return nil
+	}
+	text, err := json.Marshal(one)
+	if err == nil && len(text) > mostRecord {
+		err = fmt.Errorf("its record has %d bytes", len(text))
+	}
+	if err != nil {
+		return err
+	}
+	const ownerReads = 0o600
+	return host.ReplaceFile(r.path(one.ID), ownerReads, func(w io.Writer) error { _, err := w.Write(text); return err })
+}
+
+// keep adds a record that was written, and removes others if there are too many: of the user who
+// has the most, the oldest one.
+func (r *Recorder) keep(one Head) {
+	if r.Dir == "" {
+		return
+	}
+	r.mu.Lock()
+	if i := slices.IndexFunc(r.kept, func(h Head) bool { return h.ID == one.ID }); i >= 0 {
+		r.kept[i] = one
+	} else {
+		r.kept = append(r.kept, one)
+	}
+	gone := r.surplus()
+	r.mu.Unlock()
+	for _, id := range gone {
+		if err := os.Remove(r.path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			r.Log.Error("the record of an old crash stays", "err", host.Explain(err, host.Reads|host.Writes))
+		}
+	}
+}
+
+// surplus takes what are too many out of those that are kept.
+func (r *Recorder) surplus() (gone []int) {
+	for len(r.kept) > mostRecords {
+		counts := map[uint32]int{}
+		for _, h := range r.kept {
+			counts[h.UID]++
+		}
+		most := slices.Max(slices.Collect(maps.Values(counts)))
+		i := slices.IndexFunc(r.kept, func(h Head) bool { return counts[h.UID] == most })
+		gone = append(gone, r.kept[i].ID)
+		r.kept = slices.Delete(r.kept, i, i+1)
+	}
+	return gone
+}
+
+// Heads returns the crashes whose records a user may read, the oldest first.
+func (r *Recorder) Heads(uid uint32) []Head {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	mine := []Head{}
+	for _, h := range r.kept {
+		if uid == 0 || h.UID == uid {
+			mine = append(mine, h)
+		}
+	}
+	return mine
+}
+
+// Record returns the JSON of a record that a user may read, and whether there is one.
+func (r *Recorder) Record(uid uint32, id int) ([]byte, bool, error) {
+	if !slices.ContainsFunc(r.Heads(uid), func(h Head) bool { return h.ID == id }) {
+		return nil, false, nil
+	}
+	text, err := host.ReadFile(r.path(id), mostRecord)
+	return text, err == nil, err
+}
