@@ -42,6 +42,11 @@ func (a Agent) Ask(ctx context.Context, path string) ([]byte, error) {
 	return get(ctx, cmp.Or(a.Client, http.DefaultClient), strings.TrimSuffix(a.URL, "/")+path)
 }
 
+// AskCrashes returns the answer of the enforcer to a GET at its socket for crashes.
+func AskCrashes(ctx context.Context, runtimeDir, path string) ([]byte, error) {
+	return get(ctx, overSocket(filepath.Join(runtimeDir, CrashSocket)), "http://agent"+path)
+}
+
 // whole returns an error if the URL of a server has no scheme.
 func whole(url string) error {
 	if !strings.Contains(url, "://") {

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -31,6 +32,10 @@ const ControlSocket = "agent/control.sock"
 // EnforcerSocket is the control socket of the enforcer in the runtime directory.
 // Its directory belongs to root.
 const EnforcerSocket = "enforcer/control.sock"
+
+// CrashSocket is the enforcer's socket at which every user may read of the crashes of
+// his programs.
+const CrashSocket = "enforcer/crash.sock"
 
 // controlTime bounds an action, and the time that a client waits for it.
 const controlTime = 10 * time.Second
@@ -49,6 +54,7 @@ type Control struct {
 	Actions map[string]Action
 	Done    func()       // called after each
 	Reads   http.Handler // nil: nothing can be read
+	Anyone  bool         // every user may read; Reads decides by UIDOf what
 	Log     *slog.Logger
 }
 
@@ -101,7 +107,8 @@ func (c *Control) Run(ctx context.Context) error {
 		case <-time.After(controlRetry):
 		}
 	}
-	server := &http.Server{Handler: c, ReadHeaderTimeout: controlTime, WriteTimeout: 2 * controlTime,
+	server := &http.Server{Handler: c, ReadHeaderTimeout: controlTime, IdleTimeout: controlTime,
+		WriteTimeout:   2 * controlTime,
 		MaxHeaderBytes: 16 << 10,
 		ErrorLog:       slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
@@ -149,11 +156,69 @@ func (c *Control) listen() (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(path, 0o600); err != nil { // a client that connected before this is identified too
+	mode := fs.FileMode(0o600)
+	if c.Anyone {
+		mode = 0o666
+		l = &shared{Listener: l, open: map[int]int{}}
+	}
+	if err := os.Chmod(path, mode); err != nil { // a client that connected before this is identified too
 		_ = l.Close()
 		return nil, err
 	}
 	return l, nil
+}
+
+// Connections that may be open at a shared socket: of one user, and of all but root.
+const maxOfUser, maxOfUsers = 4, 64
+
+// A shared listener refuses connections of users who have too many.
+type shared struct {
+	net.Listener
+	mu   sync.Mutex
+	open map[int]int // connections by user
+	all  int
+}
+
+// Accept waits for the next connection that is not too many.
+func (s *shared) Accept() (net.Conn, error) {
+	for {
+		conn, err := s.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if who := peerOf(conn); who.err == nil && s.count(who.uid, 1) {
+			return &counted{UnixConn: conn.(*net.UnixConn), end: sync.OnceFunc(func() { s.count(who.uid, -1) })}, nil
+		}
+		_ = conn.Close()
+	}
+}
+
+// count adds n to a user's connections, unless they become too many.
+func (s *shared) count(uid, n int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n > 0 && uid != 0 && (s.open[uid] >= maxOfUser || s.all >= maxOfUsers) {
+		return false
+	}
+	if s.open[uid] += n; s.open[uid] == 0 {
+		delete(s.open, uid)
+	}
+	if uid != 0 {
+		s.all += n
+	}
+	return true
+}
+
+// A counted connection calls end when it is closed.
+type counted struct {
+	*net.UnixConn
+	end func()
+}
+
+// Close closes the connection.
+func (c *counted) Close() error {
+	c.end()
+	return c.UnixConn.Close()
 }
 
 // A peer is the process at the other end of a connection, as the kernel
@@ -167,7 +232,7 @@ type peerKey struct{}
 
 func peerOf(conn net.Conn) peer {
 	p := peer{err: errors.New("not a unix socket")}
-	u, ok := conn.(*net.UnixConn)
+	u, ok := conn.(syscall.Conn)
 	if !ok {
 		return p
 	}
@@ -196,10 +261,16 @@ func OrderedBy(ctx context.Context) string {
 	return fmt.Sprintf("uid %d, pid %d", who.uid, who.pid)
 }
 
+// UIDOf returns the user whose request a context belongs to; false if it is not known.
+func UIDOf(ctx context.Context) (uid int, ok bool) {
+	who, ok := ctx.Value(peerKey{}).(peer)
+	return who.uid, ok && who.err == nil
+}
+
 // ServeHTTP runs one action, or answers one read.
 func (c *Control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	who, _ := r.Context().Value(peerKey{}).(peer)
-	if !who.may(os.Geteuid()) {
+	if !who.may(os.Geteuid()) && !(c.Anyone && who.err == nil && r.Method == http.MethodGet) {
 		http.Error(w, "only root and the agent's own user may use this socket", http.StatusForbidden)
 		return
 	}

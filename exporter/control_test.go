@@ -185,3 +185,41 @@ func TestExistingSockets(t *testing.T) {
 		fixture.Contains(t, log.String(), "no control socket", "the log")
 	})
 }
+
+// TestASharedSocketIsShared: every user may read at it and give no order, and no user takes
+// the places of the others.
+func TestASharedSocketIsShared(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c := &Control{Path: filepath.Join(dir, CrashSocket), Anyone: true, Actions: map[string]Action{"drain": nothing},
+		Log: slog.New(slog.DiscardHandler),
+		Reads: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			uid, known := UIDOf(r.Context())
+			fmt.Fprint(w, uid, known, r.URL.Path)
+		})}
+	fixture.Running(t, c.Run)
+	fixture.Eventually(t, "it answers", func() bool {
+		text, err := AskCrashes(t.Context(), dir, "/crashes")
+		return err == nil && string(text) == fmt.Sprint(os.Geteuid(), true, "/crashes")
+	})
+	info := fixture.Value(os.Stat(c.Path))(t)
+	fixture.Equal(t, info.Mode().Perm(), 0o666, "the socket's mode:")
+	for method, want := range map[string]int{http.MethodGet: http.StatusOK, http.MethodPost: http.StatusForbidden} {
+		w, r := httptest.NewRecorder(), httptest.NewRequest(method, "/drain", nil)
+		c.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, peer{uid: os.Geteuid() + 1})))
+		fixture.Equal(t, w.Code, want, "%s by another user:", method)
+	}
+	s := &shared{open: map[int]int{}}
+	for uid := range 2 * maxOfUsers {
+		for range 2 * maxOfUser {
+			s.count(uid, 1)
+		}
+	}
+	fixture.Equal(t, s.open[1], maxOfUser, "connections of a user:")
+	fixture.Equal(t, s.open[0], 2*maxOfUser, "connections of root:")
+	fixture.Equal(t, s.all, maxOfUsers, "connections of all users:")
+	fixture.Equal(t, s.count(7, 1), false, "another one is accepted:")
+	s.count(1, -1)
+	fixture.Equal(t, s.count(7, 1), false, "another one of a user with many is accepted:")
+	fixture.Equal(t, s.count(1, 1), true, "another one is accepted once one has ended:")
+}

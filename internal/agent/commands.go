@@ -164,6 +164,7 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 		Required().StringVar(&acked["entity"][0])
 
 	suspension, resumption, suspended := suspendCommands(app, &f)
+	crashing, crashed := crashCommand(app)
 
 	execution, program := execCommand(app)
 	installation, installed := installCommand(app)
@@ -211,6 +212,8 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 		return diagnosing.run(ctx, stdout)
 	case stacks.FullCommand():
 		err = stacking.run(ctx, f.procfs, stdout)
+	case crashing.FullCommand():
+		err = crashed.run(ctx, f.runtimeDir, stdout)
 	case execution.FullCommand():
 		return execute(*program, f, stderr)
 	case installation.FullCommand():

@@ -44,6 +44,7 @@ type enforcement struct {
 	returning <-chan bool
 	gemini    gemini.Servers
 	socket    string          // for orders
+	crashes   string          // socket for crashes
 	listed    []config.Gemini // the entries that the servers were made from
 	shared    bool            // at once, as it was at the start
 	files     *config.TenantFiles
@@ -69,7 +70,7 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 	if m.real {
 		memory.ask = func(ctx context.Context) (map[string]suspend.Size, error) { return suspend.AskSizes(ctx) }
 	}
-	e := enforcement{enforcer: new(atomic.Pointer[enforcer.Enforcer]), socket: f.socket(exporter.EnforcerSocket),
+	e := enforcement{enforcer: new(atomic.Pointer[enforcer.Enforcer]), socket: f.socket(exporter.EnforcerSocket), crashes: f.socket(exporter.CrashSocket),
 		listed: c.Gemini, shared: c.Concurrent(), view: policy.HostView{Process: m.options.Processes.Lookup,
 			Names: gpus.Names, Memory: func(uuid string) (uint64, bool) {
 				total, _, _, ok := memory.of(uuid)
@@ -93,7 +94,7 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 	}
 	o := enforcer.Options{
 		Refused: e.files.Refusals, Gemini: e.gemini.Books,
-		Dir: f.runtimeDir, Host: enforcedHost{gpus, m.options.Processes, memory},
+		Dir: f.runtimeDir, KernelLog: m.kernelLog, Host: enforcedHost{gpus, m.options.Processes, memory},
 		Hardware: func(uuid string, within time.Duration) bool { return monitor.Hardware(gpus.Parent(uuid), within) },
 		Evidence: func(uuid string) jobs.Evidence { return evidence(gpus, uuid) },
 		Record:   func(s escalation.Step) { record(enforced(s)) }, Tell: func(s suspend.End) { record(suspended(s)) },
@@ -105,6 +106,7 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 	}
 	if m.real {
 		o.StateFile = filepath.Join(f.stateDir, "enforcer.json")
+		o.CrashDir = filepath.Join(f.stateDir, "crashes")
 		o.Backends = []backend.Backend{backend.NewKernelMemory(backend.KernelMemoryOptions{
 			Limit: gpu.Limits{NV: m.options.NVML, Calls: new(gpu.Calls)}.Limit,
 			Proc:  m.proc, Cgroups: o.CgroupFS, Log: log,
@@ -269,6 +271,8 @@ func (e enforcement) run(ctx context.Context) error {
 		}
 		control := &exporter.Control{Path: e.socket, Actions: suspendActions(now), Done: func() {}, Log: e.log}
 		group.Go(func() error { return control.Run(ctx) })
+		crashes := &exporter.Control{Path: e.crashes, Anyone: true, Reads: crashReads(now), Log: e.log}
+		group.Go(func() error { return crashes.Run(ctx) })
 		return now.Run(ctx)
 	})
 	group.Go(func() error {
