@@ -187,9 +187,14 @@ func TestAnXIDIsExplained(t *testing.T) {
 	w.now += second / 10
 	p.fails(700, w.now)
 	p.note(w.now+1, wire.EventWaited, uint32(wire.WaitContext), 1)
+	binary.NativeEndian.PutUint64(p.Trace[96:], uint64(second)) // it has no clock yet
+	w.Observe(p.Traced)
+	fixture.Equal(t, len(w.look()), 1, "crashes without a clock:")
+	binary.NativeEndian.PutUint64(p.Trace[96:], uint64(2*second))
 	w.Observe(p.Traced)
 	w.Observe(other.Traced)
-	told := w.look()
+	fixture.Equal(t, len(w.look()), 0, "new crashes when there is a clock:")
+	told := w.Heads(1000)
 	fixture.Need(t, len(told), 1, "crashes:")
 	const says = "XID 31: 0x7f4a3c400200 is 512 bytes beyond the end of an allocation of 4 MiB, made 3.0 s before; in flight: broken"
 	fixture.Equal(t, told[0].Says, says, "it says")

@@ -99,6 +99,7 @@ func addressIn(text string) (address uint64, ok bool) {
 // A snapshot is what a process had noted when it was looked at, without names that the process
 // could change later.
 type snapshot struct {
+	timed       bool         // the trace's clock is known, and with it the launches
 	launches    []wire.Event // and the ends of waits before them
 	names       map[uint32]string
 	gpus        []string

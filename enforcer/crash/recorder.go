@@ -138,8 +138,10 @@ func (r *Recorder) Observe(t broker.Traced) {
 		at = min(max(at, now-int64(time.Minute)), now) // it says so itself
 		s.sign(at, time.Now().Add(-time.Duration(now-at)))
 	}
-	if s.snapshot == nil && !s.told && (s.at != 0 || t.Ends) && r.taken() < mostTaken {
+	again := s.snapshot != nil && !s.snapshot.timed
+	if !s.told && (s.at != 0 || t.Ends) && (again || s.snapshot == nil && r.taken() < mostTaken) {
 		s.snapshot = take(t, cmp.Or(s.at, r.now()), s.at != 0)
+		s.changed = s.at != 0
 	}
 	if t.Ends {
 		s.ended = r.now()
@@ -192,7 +194,7 @@ func take(t broker.Traced, at int64, crashed bool) *snapshot {
 	s := &snapshot{names: map[uint32]string{}, gpus: t.GPUs, allocations: t.Crash.Allocations(),
 		listed: len(t.Crash) > 0, unlisted: t.Crash.Unlisted(), unnamed: t.Crash.Unnamed()}
 	c, ok := t.Trace.Clock()
-	if !ok {
+	if s.timed = ok; !ok {
 		return s
 	}
 	all := t.Trace.Last(c, few, at)

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "crash.h"
 #include "intercept.h"
 #include "nccl.h"
 #include "trace.h"
