@@ -95,6 +95,7 @@ func TestTheCommandShowsCrashes(t *testing.T) {
 		return strings.Contains(ask(), "CUDA error 700 (illegal address); in flight: fault")
 	})
 	fixture.Contains(t, ask("1"), "* fault", "the crash")
+	fixture.Contains(t, a.ask("/api/v1/events?kind=crash"), "see gpusteward crash 1", "the journal")
 	fixture.Contains(t, ask("--json"), fmt.Sprintf(`"pid":%d`, w.Cmd.Process.Pid), "the list")
 	fixture.Contains(t, ask("2"), "no crash 2 of your programs is kept", "an answer")
 }

@@ -61,6 +61,7 @@ type Options struct {
 	MemInfo   string                    // path of the kernel's figures of the host's memory; empty: /proc/meminfo
 	Driver    suspend.Call              // suspends processes; nil: child processes of this program
 	Tell      func(suspend.End)         // records each suspension and resumption in the journal; may be nil
+	Crashed   func(crash.Head)          // records each crash in the journal; may be nil
 	// told at most twice at the end of Run: when the driver begins to give memory back to
 	// programs that would not survive the enforcer's end, and when it is done; may be nil
 	Returning func(is bool)

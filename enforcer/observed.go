@@ -39,6 +39,9 @@ func (e *Enforcer) tellCrashes() {
 	}) {
 		e.log.Warn("a program under the hook crashed", "crash", h.ID, "pid", h.PID, "comm", h.Comm, "tenant", h.Tenant,
 			"workload", h.Workload, "what", h.Says)
+		if e.Crashed != nil {
+			e.Crashed(h)
+		}
 	}
 }
 

@@ -29,9 +29,9 @@ const (
 	mostRecords  = 64
 	mostRecord   = 1 << 20          // bytes of one
 	mostSessions = 1024             // more are not followed
-	mostEnded    = 32               // sessions that ended, and may yet have an XID,
+	mostEnded    = 16               // sessions that ended, and may yet have an XID,
 	keepEnded    = 10 * time.Second // for so long; and signs of one crash come within it
-	mostTaken    = 64               // snapshots
+	mostTaken    = 32               // snapshots
 	mostEarly    = 16               // XIDs of no known session
 	mostWrites   = 4                // records written at one Look
 	few          = 2048             // events that are read for the last launches, unless there are too few of those

@@ -14,7 +14,7 @@ const few = 20; // lines, below which more are fetched
 const fetched = 50; // at once, so that the page loads quickly
 
 // kinds are the journal's kinds of events; the stream uses them as names.
-const kinds = ["incident", "transition", "ack", "agent", "enforcement"];
+const kinds = ["incident", "transition", "ack", "agent", "enforcement", "crash"];
 
 export class Events {
   #all = new Map(); // by id

@@ -15,6 +15,7 @@ const (
 	KindAck         Kind = "ack"         // an operator cleared a latched fault
 	KindAgent       Kind = "agent"       // of the agent itself: it started, its journal was repaired
 	KindEnforcement Kind = "enforcement" // the enforcer's escalation moved for a workload
+	KindCrash       Kind = "crash"       // a program under the hook met a fault
 )
 
 // An Event is one record of the journal and one element of /api/v1/events. A

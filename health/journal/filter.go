@@ -41,7 +41,7 @@ func (f Filter) match(e *incident.Event) bool {
 }
 
 var kinds = []incident.Kind{incident.KindIncident, incident.KindTransition, incident.KindAck, incident.KindAgent,
-	incident.KindEnforcement}
+	incident.KindEnforcement, incident.KindCrash}
 
 // parameters are the parameters of a query. Each sets its field from a text, or
 // returns the values that it accepts.

@@ -87,7 +87,7 @@ func TestFiltersAreRead(t *testing.T) {
 		"until=":          `until: "" is not a time`,
 		"until=NaN":       `until: "NaN" is not a time`,
 		"until=1e300":     `until: "1e300" is not a time`,
-		"kind=xid":        `kind: "xid" is not one of [incident transition ack agent enforcement]`,
+		"kind=xid":        `kind: "xid" is not one of [incident transition ack agent enforcement crash]`,
 		"severity=bad":    `severity: "bad" is not one of [none info warning critical emergency]`,
 		"class=memory":    `class: "memory" is not one of [memory-fault`,
 		"gpu=":            `gpu: "" is not a GPU's index or UUID`,

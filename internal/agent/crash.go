@@ -14,6 +14,7 @@ import (
 	"gpusteward/enforcer"
 	"gpusteward/enforcer/crash"
 	"gpusteward/exporter"
+	"gpusteward/health/incident"
 )
 
 // crashFlags are the arguments of gpusteward crash.
@@ -57,6 +58,13 @@ func (c *crashFlags) run(ctx context.Context, runtimeDir string, stdout io.Write
 		}
 	}
 	return err
+}
+
+// crashed returns a crash as an event of the journal.
+func crashed(h crash.Head) incident.Event {
+	return incident.Event{Kind: incident.KindCrash, Time: h.Time, Severity: incident.Info, PID: h.PID, Comm: h.Comm,
+		Workload: h.Workload, Entity: incident.Entity{Tenant: h.Tenant, Workload: h.Workload},
+		Message: h.Says, Action: fmt.Sprintf("see gpusteward crash %d", h.ID)}
 }
 
 // crashPath is the path of the list at the enforcer's socket for crashes; a record is below it.

@@ -24,6 +24,7 @@ import (
 	"gpusteward/enforcer"
 	"gpusteward/enforcer/backend"
 	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/crash"
 	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/gemini"
 	"gpusteward/enforcer/jobs"
@@ -98,6 +99,7 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 		Hardware: func(uuid string, within time.Duration) bool { return monitor.Hardware(gpus.Parent(uuid), within) },
 		Evidence: func(uuid string) jobs.Evidence { return evidence(gpus, uuid) },
 		Record:   func(s escalation.Step) { record(enforced(s)) }, Tell: func(s suspend.End) { record(suspended(s)) },
+		Crashed:   func(h crash.Head) { record(crashed(h)) },
 		Returning: func(is bool) { returning <- is }, NCCL: c.NCCL, Trusted: c.Trusted, Simulated: !m.real,
 		CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
 		Broker: broker.Options{Socket: socket, Listener: listener, Observer: f.isObserver, Holds: gpus.Holds,

@@ -148,7 +148,7 @@ func TestAPIParameters(t *testing.T) {
 		t.Errorf("docs/api.md has the parameters %q, want %q", told, takes)
 	}
 	values := []string{string(incident.KindIncident), string(incident.KindTransition), string(incident.KindAck),
-		string(incident.KindAgent), string(incident.KindEnforcement)}
+		string(incident.KindAgent), string(incident.KindEnforcement), string(incident.KindCrash)}
 	for _, class := range incident.Classes {
 		values = append(values, string(class))
 	}

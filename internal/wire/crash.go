@@ -60,6 +60,9 @@ func (c Crash) Unnamed() uint64 {
 func (c Crash) Allocations() (all []Allocation) {
 	for at := crashAllocations; at < min(len(c), crashKernels); at += allocationSize {
 		a := Allocation{c.load64(at), c.load64(at + 8), int64(c.load64(at + 16)), int64(c.load64(at + 24))}
+		if a.Made == 0 {
+			break // nor was any later place ever taken
+		}
 		if a.Address != 0 && a.Made > 0 && a.Freed >= 0 && c.load64(at) == a.Address {
 			all = append(all, a)
 		}

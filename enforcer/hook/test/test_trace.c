@@ -1,11 +1,13 @@
 /* The ring of events: what it keeps, in which order, and whose it is. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 
 #include "run.h"
 
 #include "crash.h"
 #include "forks.h"
+#include "link.h"
 #include "trace.h"
 
 #define THREADS 4
@@ -211,6 +213,33 @@ static void allocations_are_listed(void)
 	CHECK(at(16384)->bytes == 3 && at(4096)->bytes == 1 && c->unlisted == 2);
 }
 
+static int file(size_t bytes)
+{
+	int fd = memfd_create("trace", MFD_ALLOW_SEALING);
+
+	CHECK(fd >= 0 && !ftruncate(fd, (off_t)bytes) && !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
+	return fd;
+}
+
+/* The file of a broker before 3.11 has no room for it: the process has its own, as long as it lives. */
+static void brokers_may_be_older(void)
+{
+	const size_t older = GS_TRACE_AT + sizeof(struct gs_trace), newer = GS_TRACE_AT + sizeof(struct gs_traced);
+	struct gs_trace *t = gs_link_map_trace(file(older), NULL);
+	const struct gs_allocation *a = ((struct gs_traced *)t)->crash.allocation;
+
+	CHECK(t && !gs_link_map_trace(file(GS_TRACE_AT), NULL));
+	CHECK(gs_crash_allocated(4096, 1) == 1);
+	for (int i = 0; i < 4; i++) {
+		gs_trace_begin(t);
+		CHECK(a->address == 4096 && t->version == 2 && !t->head);
+		gs_note(GS_EVENT_LAUNCH, 1);
+		gs_crash_freed(gs_crash_allocated(8192, 1));
+		CHECK(a[1].freed_ns && t->head);
+		CHECK(gs_link_map_trace(file(i % 2 ? older : newer), t) == t);
+	}
+}
+
 /* Each kernel has its name once, and again if its handle may be that of another one. */
 static void kernels_are_named(void)
 {
@@ -287,7 +316,7 @@ int main(int argc, char **argv)
 		TEST(an_old_block_is_left),
 		TEST(a_child_writes_nothing),
 		TEST(a_session_follows_another),
-		TEST(allocations_are_listed), TEST(kernels_are_named), TEST(a_fault_is_told),
+		TEST(allocations_are_listed), TEST(brokers_may_be_older), TEST(kernels_are_named), TEST(a_fault_is_told),
 		TEST(shared_memory_is_told),
 		TEST(the_clock_converts),
 	};
