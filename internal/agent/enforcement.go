@@ -95,7 +95,7 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 	}
 	o := enforcer.Options{
 		Refused: e.files.Refusals, Gemini: e.gemini.Books,
-		Dir: f.runtimeDir, KernelLog: m.kernelLog, Host: enforcedHost{gpus, m.options.Processes, memory},
+		Dir: f.runtimeDir, Host: enforcedHost{gpus, m.options.Processes, memory},
 		Hardware: func(uuid string, within time.Duration) bool { return monitor.Hardware(gpus.Parent(uuid), within) },
 		Evidence: func(uuid string) jobs.Evidence { return evidence(gpus, uuid) },
 		Record:   func(s escalation.Step) { record(enforced(s)) }, Tell: func(s suspend.End) { record(suspended(s)) },
@@ -109,6 +109,9 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 	if m.real {
 		o.StateFile = filepath.Join(f.stateDir, "enforcer.json")
 		o.CrashDir = filepath.Join(f.stateDir, "crashes")
+		if host.InitialPIDs() { // the kernel's log has no others
+			o.KernelLog = m.kernelLog
+		}
 		o.Backends = []backend.Backend{backend.NewKernelMemory(backend.KernelMemoryOptions{
 			Limit: gpu.Limits{NV: m.options.NVML, Calls: new(gpu.Calls)}.Limit,
 			Proc:  m.proc, Cgroups: o.CgroupFS, Log: log,

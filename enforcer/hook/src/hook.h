@@ -70,6 +70,9 @@
  * ranks choose the same ones. An event where another stream waits for the last
  * collective shows which rank's kernel does not end.
  *
+ * Behind the trace lie the program's allocations, the names of its kernels and, in the
+ * trace, its first fault: they explain a crash.
+ *
  * Nothing here aborts, exits, or prints on the launch path. If something inside
  * fails, it is counted, and the call goes to the driver as if there were no hook. */
 #ifndef GPUSTEWARD_HOOK_H

@@ -65,10 +65,10 @@ static const char ptx[] =
 	WORK
 	"	ret;\n"
 	"}\n"
-	".visible .entry fault(.param .u64 iterations, .param .u64 address)\n"
+	".visible .entry fault(.param .u64 iterations, .param .u64 where)\n"
 	"{\n"
 	WORK
-	"	ld.param.u64 %at, [address];\n"
+	"	ld.param.u64 %at, [where];\n"
 	"	st.global.u32 [%at], %x;\n"
 	"	ret;\n"
 	"}\n"
