@@ -160,8 +160,9 @@ func (c *Control) listen() (net.Listener, error) {
 	if c.Anyone {
 		mode = 0o666
 		l = &shared{Listener: l, open: map[int]int{}}
+		err = os.Chmod(filepath.Dir(path), 0o755) // whatever the umask is
 	}
-	if err := os.Chmod(path, mode); err != nil { // a client that connected before this is identified too
+	if err := errors.Join(err, os.Chmod(path, mode)); err != nil { // a client that connected before this is identified too
 		_ = l.Close()
 		return nil, err
 	}

@@ -197,6 +197,7 @@ func TestASharedSocketIsShared(t *testing.T) {
 			uid, known := UIDOf(r.Context())
 			fmt.Fprint(w, uid, known, r.URL.Path)
 		})}
+	fixture.Must(t, os.Mkdir(filepath.Dir(c.Path), 0o700)) // by a strict umask
 	fixture.Running(t, c.Run)
 	fixture.Eventually(t, "it answers", func() bool {
 		text, err := AskCrashes(t.Context(), dir, "/crashes")
@@ -204,6 +205,8 @@ func TestASharedSocketIsShared(t *testing.T) {
 	})
 	info := fixture.Value(os.Stat(c.Path))(t)
 	fixture.Equal(t, info.Mode().Perm(), 0o666, "the socket's mode:")
+	info = fixture.Value(os.Stat(filepath.Dir(c.Path)))(t)
+	fixture.Equal(t, info.Mode().Perm(), 0o755, "the mode of its directory:")
 	for method, want := range map[string]int{http.MethodGet: http.StatusOK, http.MethodPost: http.StatusForbidden} {
 		w, r := httptest.NewRecorder(), httptest.NewRequest(method, "/drain", nil)
 		c.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, peer{uid: os.Geteuid() + 1})))

@@ -229,6 +229,28 @@ func TestAnXIDIsExplained(t *testing.T) {
 	fixture.Equal(t, info.Mode().Perm(), 0o600, "the record's mode:")
 }
 
+// TestSuspects: a wait of a thread clears what it launched before, and one for the whole GPU what
+// anybody launched before it began. A wait that goes on or ends with the crash clears nothing.
+func TestSuspects(t *testing.T) {
+	const stream, context = uint32(wire.WaitStream), uint32(wire.WaitContext)
+	var s snapshot
+	for i, e := range []wire.Event{
+		{Kind: wire.EventLaunch, ID: 1, Thread: 1}, {Kind: wire.EventWait, ID: context, Thread: 2},
+		{Kind: wire.EventLaunch, ID: 2, Thread: 1}, {Kind: wire.EventWaited, ID: context, Thread: 2},
+		{Kind: wire.EventLaunch, ID: 3, Thread: 2}, {Kind: wire.EventWait, ID: stream, Thread: 2},
+		{Kind: wire.EventWaited, ID: stream, Thread: 2}, {Kind: wire.EventLaunch, ID: 4, Thread: 3},
+		{Kind: wire.EventCopied, Thread: 3}, {Kind: wire.EventGraph, ID: 5, Thread: 3},
+		{Kind: wire.EventGraph, ID: 5, Thread: 3}, {Kind: wire.EventWait, ID: context, Thread: 1},
+		{Kind: wire.EventWaited, ID: context, Thread: 1}, {Kind: wire.EventLaunch, ID: 6, Thread: 1},
+	} {
+		e.At = int64(i)
+		s.launches = append(s.launches, e)
+	}
+	all, suspects := s.record(12)
+	fixture.Equal(t, len(all), 6, "launches before the crash:")
+	fixture.EqualSlices(t, suspects, []Suspect{{"graph 00000005", "", 2}, {"kernel 00000002", "", 1}}, "suspects:")
+}
+
 // TestAnXIDMayComeAfterTheEnd: a session that has ended is remembered for a moment, and no
 // process that has its PID later is blamed.
 func TestAnXIDMayComeAfterTheEnd(t *testing.T) {
