@@ -31,7 +31,7 @@ const (
 	mostSessions = 1024             // more are not followed
 	mostEnded    = 16               // sessions that ended, and may yet have an XID,
 	keepEnded    = 10 * time.Second // for so long; and signs of one crash come within it
-	mostTaken    = 32               // snapshots
+	mostTaken    = 32               // snapshots; half of them, of the crashes of one user
 	mostEarly    = 16               // XIDs of no known session
 	mostWrites   = 4                // records written at one Look
 	few          = 2048             // events that are read for the last launches, unless there are too few of those
@@ -139,7 +139,7 @@ func (r *Recorder) Observe(t broker.Traced) {
 		s.sign(at, time.Now().Add(-time.Duration(now-at)))
 	}
 	again := s.snapshot != nil && !s.snapshot.timed
-	if !s.told && (s.at != 0 || t.Ends) && (again || s.snapshot == nil && r.taken() < mostTaken) {
+	if !s.told && (s.at != 0 || t.Ends) && (again || s.snapshot == nil && r.room(s)) {
 		s.snapshot = take(t, cmp.Or(s.at, r.now()), s.at != 0)
 		s.changed = s.at != 0
 	}
@@ -149,14 +149,18 @@ func (r *Recorder) Observe(t broker.Traced) {
 	}
 }
 
-// taken returns the number of snapshots.
-func (r *Recorder) taken() (n int) {
+// room reports whether another snapshot may be taken, of a session.
+func (r *Recorder) room(of *session) bool {
+	all, crashes := 0, 0
 	for _, s := range r.sessions {
 		if s.snapshot != nil {
-			n++
+			all++
+			if s.at != 0 && s.record.UID == of.record.UID {
+				crashes++
+			}
 		}
 	}
-	return n
+	return all < mostTaken && (of.at == 0 || crashes < mostTaken/2)
 }
 
 // sign notes a sign of a crash: the first one tells when it was.
@@ -175,7 +179,7 @@ func (r *Recorder) forget() {
 	for id, s := range r.sessions {
 		switch {
 		case s.changed && s.snapshot != nil: // to be written
-		case s.ended != 0 && now-s.ended > int64(keepEnded):
+		case s.ended != 0 && (s.snapshot == nil || now-s.ended > int64(keepEnded)):
 			delete(r.sessions, id)
 		case s.ended != 0:
 			ended = append(ended, id)
