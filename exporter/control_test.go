@@ -152,7 +152,6 @@ func withSocketDir(t *testing.T) string {
 }
 
 func TestExistingSockets(t *testing.T) {
-	t.Parallel()
 	drain := map[string]Action{"drain": nothing}
 	t.Run("an ended agent's", func(t *testing.T) {
 		dir := withSocketDir(t)

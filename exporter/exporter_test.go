@@ -63,7 +63,6 @@ func wantAnswer(t *testing.T, w *httptest.ResponseRecorder, status int, text str
 }
 
 func TestEventsAreServedAsTheyCome(t *testing.T) {
-	t.Parallel()
 	s := server(t, nil)
 	wantAnswer(t, request(s, http.MethodGet, "/api/v1/events"), http.StatusNotFound, "not found")
 	fixture.If(t, strings.Contains(request(s, http.MethodGet, "/").Body.String(), "api/v1/events"),
@@ -122,7 +121,6 @@ func TestProbes(t *testing.T) {
 // Values from /proc change with the timer: a scrape shows the last gathering,
 // and the next tick brings a new one.
 func TestProcessMetricsComeFromTheTimer(t *testing.T) {
-	t.Parallel()
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Fatal(err) // the process collector would have no values
 	}

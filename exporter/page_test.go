@@ -163,7 +163,6 @@ func TestVendoredFiles(t *testing.T) {
 
 // The history has the same series here and in the browser.
 func TestPageKnowsTheSeries(t *testing.T) {
-	t.Parallel()
 	text := string(tree().files["history.js"].text)
 	fixture.If(t, !strings.Contains(text, "const points = 180;") || historyPoints != 180,
 		"the page keeps another number of points than %d", historyPoints)

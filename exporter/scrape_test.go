@@ -99,7 +99,6 @@ func TestScrapesShareOneGather(t *testing.T) {
 // A scrape after a change gets the new value, even if many others arrive at the
 // same time.
 func TestBusyScrapingDoesNotFreezeValues(t *testing.T) {
-	t.Parallel()
 	var value atomic.Int64
 	s := server(t, func(o *Options) {
 		o.Samples = func() []collectors.Sample {

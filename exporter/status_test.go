@@ -57,7 +57,6 @@ func TestStatusAsksTheSocketFirst(t *testing.T) {
 }
 
 func TestStatusAsJSON(t *testing.T) {
-	t.Parallel()
 	agent := httptest.NewServer(server(t, func(o *Options) { o.Hostname, o.Note = "node17", hostile }))
 	defer agent.Close()
 	var out bytes.Buffer
@@ -70,7 +69,6 @@ func TestStatusAsJSON(t *testing.T) {
 }
 
 func TestStatusErrorsNameTheRemedy(t *testing.T) {
-	t.Parallel()
 	secret := strings.Replace(answering(t, 401, ""), "http://", "http://me:secret@", 1)
 	for _, c := range []struct {
 		url  string

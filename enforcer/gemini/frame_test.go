@@ -168,9 +168,13 @@ func check(t *testing.T, in *[RequestSize]byte) bool {
 		}
 	}
 	b, err := r.Append(make([]byte, 0, RequestSize))
-	fixture.Stop(t, err != nil || len(b) != RequestSize, "%x: %+v has no frame: %v", in, r, err)
+	if err != nil || len(b) != RequestSize {
+		t.Fatalf("%x: %+v has no frame: %v", in, r, err)
+	}
 	again, err := decode((*[RequestSize]byte)(b))
-	fixture.Stop(t, err != nil || !equal(again, r), "%x: %+v came back as %+v, %v", in, r, again, err)
+	if err != nil || !equal(again, r) {
+		t.Fatalf("%x: %+v came back as %+v, %v", in, r, again, err)
+	}
 	return true
 }
 

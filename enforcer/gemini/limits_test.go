@@ -10,7 +10,6 @@ import (
 )
 
 func TestAHookHasOneRequestAtATime(t *testing.T) {
-	t.Parallel()
 	s := start(t, two, Options{Turn: time.Second})
 	dial(t, s, "a").call(Request{Kind: Quota})
 	b := dial(t, s, "b")

@@ -129,7 +129,6 @@ func TestMemoryOfAPodManager(t *testing.T) {
 }
 
 func TestSchedulerKeepsNoBooks(t *testing.T) {
-	t.Parallel()
 	s := start(t, two, Options{Role: Scheduler})
 	h := dial(t, s, "a")
 	fixture.Equal(t, h.call(take(5000)).Granted, true, "refused")

@@ -115,7 +115,6 @@ func sharing(t testing.TB, shares []float64, of func(i int) program) (w *world, 
 }
 
 func TestSharesOfSaturatedClients(t *testing.T) {
-	t.Parallel()
 	for _, shares := range [][]float64{{0.3, 0.7}, {0.1, 0.9}, {0.5, 0.5}, {0.2, 0.3, 0.5}} {
 		t.Run(fmt.Sprint(shares), func(t *testing.T) {
 			w, all := sharing(t, shares, func(i int) program { return program{over: time.Duration(i) * ms} })

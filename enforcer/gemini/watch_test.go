@@ -49,7 +49,6 @@ func TestReload(t *testing.T) {
 
 // A bad line changes nothing for its client, and the other lines hold.
 func TestReloadWithABadLine(t *testing.T) {
-	t.Parallel()
 	file := filepath.Join(t.TempDir(), "table")
 	s := start(t, "3\na 0.5 1 1000\nb 0.5 1 2000\nc 0.5 1 1G\n", Options{File: file})
 	if st := s.Stats(); st.BadLines != 1 || len(st.Tenants) != 2 {
@@ -89,7 +88,6 @@ func TestReloadThroughALink(t *testing.T) {
 }
 
 func TestReloadAfterTheDirectoryWasGone(t *testing.T) {
-	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "config")
 	_ = os.Mkdir(dir, 0o755)
 	file := filepath.Join(dir, "table")
