@@ -134,7 +134,7 @@ var owners = map[string][]string{
 	"github.com/coreos/go-systemd":                           {"internal/agent"},
 	"github.com/prometheus/alertmanager/pkg/labels":          {"exporter", "health/notifier"},
 	"github.com/prometheus/alertmanager/alert":               {"health/notifier"},
-	"github.com/prometheus/alertmanager/api":                 {},           // tests alone: with go-openapi it is 1.7 MB
+	"github.com/prometheus/alertmanager/api":                 {}, // tests alone: with go-openapi it is 1.7 MB
 	"github.com/prometheus/client_golang/api":                {"exporter"},
 	"github.com/prometheus/client_golang/api/prometheus":     {}, // brings json-iterator, 1.1 MB
 	"github.com/go-openapi":                                  {},
