@@ -9,10 +9,14 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestWhere asks where a real process stands.
+// TestWhere asks where a real process stands, and where one does whose GPU another thread polls.
 func TestWhere(t *testing.T) {
 	child := exec.CommandContext(t.Context(), "python3", "-c", `
-import time
+import threading, time
+def polls():
+    while True:
+        pass
+threading.Thread(target=polls, daemon=True).start()
 def waits_for_data():
     print("ready", flush=True)
     time.sleep(600)
@@ -27,4 +31,5 @@ waits_for_data()
 	fixture.Must(t, fixture.Error(out.Read(make([]byte, 5))))
 	var o Observer
 	fixture.Contains(t, o.where(child.Process.Pid, false), "waits_for_data", "it stands at")
+	fixture.Contains(t, o.where(child.Process.Pid, true), "polls", "it waits for its GPU at")
 }
