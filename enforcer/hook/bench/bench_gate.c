@@ -36,8 +36,6 @@ static double loop(uintptr_t stream, bool through)
 			gs_note(GS_EVENT_LAUNCH, gs_note_id(&l));
 		}
 		CUresult r = driver();
-		if (through && atomic_load_explicit(&gs_trace, memory_order_relaxed) && !gs_kernel_known(gs_note_id(&l)))
-			gs_crash_named(gs_note_id(&l), "kernel");
 		if (through)
 			gs_gate_leave(&l, r);
 	}

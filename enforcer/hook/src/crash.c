@@ -18,11 +18,10 @@ static uint16_t after[GS_ALLOCATIONS]; /* the place that was freed next, and 1; 
 static unsigned used, first, last;     /* places ever taken; the first and the last one that was freed, and 1 */
 static uint64_t unlisted;
 
-#define PROBES 16
-_Atomic uint32_t gs_seen[GS_SEEN];
-static _Atomic unsigned seen;   /* of these; half of them at most */
-static unsigned kernels, bytes; /* of the names in the session's memory */
-static uint64_t unnamed, unloaded_ns;
+static struct gs_kernel named[GS_KERNELS];
+static char names[GS_NAME_BYTES];
+static unsigned kernels, bytes; /* of these */
+static uint64_t unnamed;
 
 /* The address tells a reader that the rest is of one allocation. */
 static void show(unsigned i)
@@ -116,80 +115,65 @@ void gs_crash_fault(CUresult r)
 	pthread_mutex_unlock(&lock);
 }
 
-/* All kernels are new. */
-static void forget(void)
+/* A name's place tells a reader that the rest is of one kernel. */
+static void show_kernel(unsigned i)
 {
-	for (unsigned i = 0; seen && i < GS_SEEN; i++)
-		atomic_store_explicit(&gs_seen[i], 0, memory_order_relaxed);
-	seen = 0;
+	if (!crash)
+		return;
+	const char *name = names + named[i].name - 1;
+	memcpy(crash->names + (name - names), name, strlen(name) + 1);
+	crash->kernel[i].since_ns = named[i].since_ns;
+	crash->kernel[i].id = named[i].id;
+	__atomic_store_n(&crash->kernel[i].name, named[i].name, __ATOMIC_RELEASE);
 }
 
-void gs_crash_unloaded(void)
+static void show_unnamed(void)
 {
-	pthread_mutex_lock(&lock);
-	unloaded_ns = gs_now();
-	forget();
-	pthread_mutex_unlock(&lock);
+	if (crash)
+		__atomic_store_n(&crash->unnamed, unnamed, __ATOMIC_RELAXED);
 }
 
-/* Whether the id was new. */
-static bool is_new(uint32_t id)
+/* The name of the last kernel with this id; NULL: there is none. */
+static const char *name_of(uint32_t id)
 {
-	for (unsigned i = 0; i < PROBES; i++) {
-		_Atomic uint32_t *at = &gs_seen[(id + i) % GS_SEEN];
-		uint32_t is = atomic_load_explicit(at, memory_order_relaxed);
-		if (is == id)
-			return false;
-		if (is)
-			continue;
-		atomic_store_explicit(at, id, memory_order_relaxed);
-		atomic_store_explicit(&seen, seen + 1, memory_order_relaxed);
-		return true;
+	for (unsigned i = kernels; i-- > 0;)
+		if (named[i].id == id)
+			return names + named[i].name - 1;
+	return NULL;
+}
+
+/* The lock is held. */
+static void put_name(uint32_t id, const char *name)
+{
+	const char *is = name_of(id);
+	size_t length = strlen(name) + 1;
+
+	if (is && !strcmp(is, name))
+		return;
+	if (kernels == GS_KERNELS || length > GS_NAME_BYTES - bytes) {
+		unnamed++;
+		show_unnamed();
+		return;
 	}
-	return false;
-}
-
-/* Whether the last kernel with this id has this name. The program may write over names. */
-static bool is_named(uint32_t id, const char *name)
-{
-	for (unsigned i = kernels; i-- > 0;) {
-		const struct gs_kernel *k = &crash->kernel[i];
-		uint32_t at = __atomic_load_n(&k->name, __ATOMIC_RELAXED) - 1;
-		if (k->id == id)
-			return at < GS_NAME_BYTES && !strncmp(crash->names + at, name, GS_NAME_BYTES - at);
-	}
-	return false;
-}
-
-bool gs_crash_knows(uint32_t id)
-{
-	uint32_t is = 1;
-
-	for (unsigned i = 0; i < PROBES && is; i++) {
-		is = atomic_load_explicit(&gs_seen[(id + i) % GS_SEEN], memory_order_relaxed);
-		if (is == id)
-			return true;
-	}
-	return is || atomic_load_explicit(&seen, memory_order_relaxed) >= GS_SEEN / 2;
+	memcpy(names + bytes, name, length);
+	named[kernels] = (struct gs_kernel){.since_ns = gs_now(), .id = id, .name = bytes + 1};
+	bytes += (unsigned)length;
+	show_kernel(kernels++);
 }
 
 void gs_crash_named(uint32_t id, const char *name)
 {
-	size_t length = name ? strlen(name) + 1 : 0;
-
 	pthread_mutex_lock(&lock);
-	if (crash && is_new(id) && !(name && is_named(id, name))) {
-		if (name && kernels < GS_KERNELS && length <= GS_NAME_BYTES - bytes) {
-			struct gs_kernel *k = &crash->kernel[kernels++];
-			memcpy(crash->names + bytes, name, length);
-			k->since_ns = unloaded_ns;
-			k->id = id;
-			__atomic_store_n(&k->name, bytes + 1, __ATOMIC_RELEASE);
-			bytes += (unsigned)length;
-		} else {
-			__atomic_store_n(&crash->unnamed, ++unnamed, __ATOMIC_RELAXED);
-		}
-	}
+	put_name(id, name);
+	pthread_mutex_unlock(&lock);
+}
+
+void gs_crash_same(uint32_t id, uint32_t as)
+{
+	pthread_mutex_lock(&lock);
+	const char *name = name_of(as);
+	if (name)
+		put_name(id, name);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -201,13 +185,13 @@ void gs_crash_begin(struct gs_trace *t)
 	for (unsigned i = 0; i < used; i++)
 		show(i);
 	show_unlisted();
-	kernels = bytes = 0;
-	unnamed = 0;
-	forget();
+	for (unsigned i = 0; i < kernels; i++)
+		show_kernel(i);
+	show_unnamed();
 	pthread_mutex_unlock(&lock);
 }
 
-/* The parent's memory is none of the child's. */
+/* The parent's memory is none of the child's. Its handles of kernels are. */
 void gs_forked_crash(void)
 {
 	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -215,7 +199,5 @@ void gs_forked_crash(void)
 	crash = NULL;
 	failed = false;
 	used = first = last = 0;
-	unlisted = unnamed = 0;
-	kernels = bytes = 0;
-	forget();
+	unlisted = 0;
 }

@@ -20,18 +20,10 @@ static inline void gs_note_result(CUresult r)
 		gs_crash_fault(r);
 }
 
-#define GS_SEEN 16384
-extern _Atomic uint32_t gs_seen[GS_SEEN]; /* ids of kernels, by open addressing */
-
-/* Whether no name is wanted for the id of a kernel. */
-bool gs_crash_knows(uint32_t id);
-static inline bool gs_kernel_known(uint32_t id)
-{
-	return likely(atomic_load_explicit(&gs_seen[id % GS_SEEN], memory_order_relaxed) == id) || gs_crash_knows(id);
-}
-
-void gs_crash_named(uint32_t id, const char *name); /* NULL: the driver does not tell it */
-void gs_crash_unloaded(void); /* handles of kernels may become those of others */
+/* The program got a handle of a kernel. Never asks the driver: not every handle that it launches is one of which
+ * it tells the name. */
+void gs_crash_named(uint32_t id, const char *name);
+void gs_crash_same(uint32_t id, uint32_t as); /* another handle of that kernel */
 
 /* What the session's trace lies in. */
 struct gs_traced {

@@ -5,7 +5,7 @@
  *   gated     waits for the tenant's turn
  *   copied    its bytes are counted, and wait for their rate
  *   admitted  what it takes or gives back of the GPU's memory is booked
- *   followed  it tells the hook of contexts, captures, graphs, host functions, shared memory or the end of kernels
+ *   followed  it tells the hook of contexts, captures, graphs, host functions, shared memory or kernels' names
  *   noted     the trace has when it began and ended, or how far its stream has come, or
  *             that it waited while the process was suspended
  *   harmless  is not wrapped: it takes none of the GPU's time or memory but what
@@ -276,7 +276,7 @@ GS_ENTRY(cuIpcGetMemHandle, followed)
 GS_ENTRY(cuIpcOpenEventHandle, harmless)
 GS_ENTRY(cuIpcOpenMemHandle, audit, "memory of a process that ended is in nobody's books while another has it open")
 GS_ENTRY(cuKernelGetAttribute, harmless)
-GS_ENTRY(cuKernelGetFunction, audit, "the statics and the code of a module take memory that only the driver counts")
+GS_ENTRY(cuKernelGetFunction, followed)
 GS_ENTRY(cuKernelGetLibrary, harmless)
 GS_ENTRY(cuKernelGetName, harmless)
 GS_ENTRY(cuKernelGetParamCount, harmless)
@@ -293,14 +293,14 @@ GS_ENTRY(cuLaunchKernel, gated)
 GS_ENTRY(cuLaunchKernelEx, gated)
 GS_ENTRY(cuLibraryEnumerateKernels, harmless)
 GS_ENTRY(cuLibraryGetGlobal, audit, "the statics and the code of a module take memory that only the driver counts")
-GS_ENTRY(cuLibraryGetKernel, harmless)
+GS_ENTRY(cuLibraryGetKernel, followed)
 GS_ENTRY(cuLibraryGetKernelCount, harmless)
 GS_ENTRY(cuLibraryGetManaged, audit, "the statics and the code of a module take memory that only the driver counts")
 GS_ENTRY(cuLibraryGetModule, audit, "the statics and the code of a module take memory that only the driver counts")
 GS_ENTRY(cuLibraryGetUnifiedFunction, harmless)
 GS_ENTRY(cuLibraryLoadData, audit, "the statics and the code of a module take memory that only the driver counts")
 GS_ENTRY(cuLibraryLoadFromFile, audit, "the statics and the code of a module take memory that only the driver counts")
-GS_ENTRY(cuLibraryUnload, followed)
+GS_ENTRY(cuLibraryUnload, harmless)
 GS_ENTRY(cuLinkAddData, harmless)
 GS_ENTRY(cuLinkAddFile, harmless)
 GS_ENTRY(cuLinkComplete, harmless)
@@ -423,7 +423,7 @@ GS_ENTRY(cuMipmappedArrayGetLevel, harmless)
 GS_ENTRY(cuMipmappedArrayGetMemoryRequirements, harmless)
 GS_ENTRY(cuMipmappedArrayGetSparseProperties, harmless)
 GS_ENTRY(cuModuleEnumerateFunctions, harmless)
-GS_ENTRY(cuModuleGetFunction, audit, "the statics and the code of a module take memory that only the driver counts")
+GS_ENTRY(cuModuleGetFunction, followed)
 GS_ENTRY(cuModuleGetFunctionCount, harmless)
 GS_ENTRY(cuModuleGetGlobal, harmless)
 GS_ENTRY(cuModuleGetLoadingMode, harmless)
@@ -433,7 +433,7 @@ GS_ENTRY(cuModuleLoad, audit, "the statics and the code of a module take memory 
 GS_ENTRY(cuModuleLoadData, audit, "the statics and the code of a module take memory that only the driver counts")
 GS_ENTRY(cuModuleLoadDataEx, audit, "the statics and the code of a module take memory that only the driver counts")
 GS_ENTRY(cuModuleLoadFatBinary, audit, "the statics and the code of a module take memory that only the driver counts")
-GS_ENTRY(cuModuleUnload, followed)
+GS_ENTRY(cuModuleUnload, harmless)
 GS_ENTRY(cuMulticastAddDevice, harmless)
 GS_ENTRY(cuMulticastBindAddr, audit, "a multicast object keeps the memory of a handle that was released")
 GS_ENTRY(cuMulticastBindMem, audit, "a multicast object keeps the memory of a handle that was released")

@@ -12,25 +12,6 @@
 #define SHAPE unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
 #define SHAPED gx, gy, gz, bx, by, bz, shared
 
-static void name(CUfunction f)
-{
-	const char *name = NULL;
-	GS_UNCANCELLED;
-
-	if (!(gs_real.cuFuncGetName && gs_real.cuFuncGetName(&name, f) == CUDA_SUCCESS) &&
-	    !(gs_real.cuKernelGetName && gs_real.cuKernelGetName(&name, (CUkernel)f) == CUDA_SUCCESS))
-		name = NULL;
-	gs_crash_named(gs_note_id(f), name);
-}
-
-/* A launch was made, or not. Its success tells that the handle is a kernel's. */
-static inline void launched(CUresult r, CUfunction f)
-{
-	gs_note_result(r);
-	if (likely(!r && atomic_load_explicit(&gs_trace, memory_order_relaxed)) && unlikely(!gs_kernel_known(gs_note_id(f))))
-		name(f);
-}
-
 /* Defines the wrapper of a launch: its parameters, its arguments, its stream. */
 #define LAUNCH(name, parameters, arguments, stream, per_thread) \
 	CUresult name parameters                                \
@@ -41,7 +22,7 @@ static inline void launched(CUresult r, CUfunction f)
 		gs_gate_enter(&l, stream, per_thread, NULL);    \
 		gs_note(GS_EVENT_LAUNCH, gs_note_id(f));        \
 		CUresult r = gs_real.name arguments;            \
-		launched(r, f);                                 \
+		gs_note_result(r);                              \
 		gs_gate_leave(&l, r);                           \
 		return r;                                       \
 	}
@@ -208,19 +189,32 @@ CUresult cuStreamEndCapture_ptsz(CUstream s, CUgraph *graph)
 	return r;
 }
 
-CUresult cuModuleUnload(CUmodule m)
+/* ---- the names of kernels, as the program asks for them ---- */
+
+CUresult cuModuleGetFunction(CUfunction *f, CUmodule m, const char *name)
 {
-	GS_WHOLE(cuModuleUnload);
-	CUresult r = gs_real.cuModuleUnload(m);
-	gs_crash_unloaded();
+	GS_WHOLE(cuModuleGetFunction);
+	CUresult r = gs_real.cuModuleGetFunction(f, m, name);
+	if (r == CUDA_SUCCESS)
+		gs_crash_named(gs_note_id(*f), name);
 	return r;
 }
 
-CUresult cuLibraryUnload(CUlibrary l)
+CUresult cuLibraryGetKernel(CUkernel *k, CUlibrary l, const char *name)
 {
-	GS_WHOLE(cuLibraryUnload);
-	CUresult r = gs_real.cuLibraryUnload(l);
-	gs_crash_unloaded();
+	GS_WHOLE(cuLibraryGetKernel);
+	CUresult r = gs_real.cuLibraryGetKernel(k, l, name);
+	if (r == CUDA_SUCCESS)
+		gs_crash_named(gs_note_id(*k), name);
+	return r;
+}
+
+CUresult cuKernelGetFunction(CUfunction *f, CUkernel k)
+{
+	GS_WHOLE(cuKernelGetFunction);
+	CUresult r = gs_real.cuKernelGetFunction(f, k);
+	if (r == CUDA_SUCCESS)
+		gs_crash_same(gs_note_id(*f), gs_note_id(k));
 	return r;
 }
 

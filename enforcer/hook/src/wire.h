@@ -281,16 +281,16 @@ struct gs_allocation {
 	uint64_t made_ns, freed_ns; /* CLOCK_MONOTONIC; freed_ns 0: it is there */
 };
 
-/* A kernel that was launched. Another one may have its id later. */
+/* A kernel of which the program got a handle. Another one may have its id later. */
 struct gs_kernel {
-	uint64_t since_ns; /* of launches since then, CLOCK_MONOTONIC */
+	uint64_t since_ns; /* of launches since then, CLOCK_MONOTONIC: when the program got the handle */
 	uint32_t id;      /* of its launches */
 	uint32_t name;    /* its place in the names, and 1; it ends with a 0; 0: no name. Written last */
 };
 
 struct gs_crash {
 	uint64_t unlisted; /* allocations that found no place, or whose memory moves: of graphs */
-	uint64_t unnamed;  /* kernels without room for their names, or whose names the driver does not tell */
+	uint64_t unnamed;  /* kernels without room for their names */
 	struct gs_allocation allocation[GS_ALLOCATIONS];
 	struct gs_kernel kernel[GS_KERNELS];
 	char names[GS_NAME_BYTES];

@@ -39,7 +39,6 @@
 	X(cuModuleLoadData, 2000, cuModuleLoadData, cuModuleLoadData) \
 	X(cuModuleLoadDataEx, 2010, cuModuleLoadDataEx, cuModuleLoadDataEx) \
 	X(cuModuleGetFunction, 2000, cuModuleGetFunction, cuModuleGetFunction) \
-	X(cuFuncGetName, 12030, cuFuncGetName, cuFuncGetName) \
 	X(cuModuleUnload, 2000, cuModuleUnload, cuModuleUnload) \
 	X(cuLaunchKernel, 4000, cuLaunchKernel, cuLaunchKernel_ptsz) \
 	X(cuLaunchKernelEx, 11060, cuLaunchKernelEx, cuLaunchKernelEx_ptsz) \

@@ -42,15 +42,6 @@ GS_API cuModuleGetFunction(CUfunction *f, CUmodule m, const char *name)
 	return CUDA_SUCCESS;
 }
 
-GS_API cuFuncGetName(const char **name, CUfunction f)
-{
-	GS_TRY(gs_initialised());
-	if (!name || !f)
-		return CUDA_ERROR_INVALID_VALUE;
-	*name = f->name;
-	return CUDA_SUCCESS;
-}
-
 GS_API cuModuleUnload(CUmodule m)
 {
 	GS_TRY(gs_enter());

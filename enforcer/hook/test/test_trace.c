@@ -240,38 +240,41 @@ static void brokers_may_be_older(void)
 	}
 }
 
-/* Each kernel has its name once, and again if its handle may be that of another one. */
+/* Each kernel has its name once, and again if its handle is another one's. A later session has the names, too. */
 static void kernels_are_named(void)
 {
 	const struct gs_crash *c = &((struct gs_traced *)trace)->crash;
 	char name[1000];
 
-	CHECK(!gs_kernel_known(7));
 	gs_crash_named(7, "one");
 	gs_crash_named(7, "one");
-	CHECK(gs_kernel_known(7) && !gs_kernel_known(8) && !gs_kernel_known(7 + GS_SEEN));
-	gs_crash_named(7 + GS_SEEN, "two"); /* its first place is taken */
-	gs_crash_named(9, NULL);
-	CHECK(gs_kernel_known(7 + GS_SEEN) && gs_kernel_known(9) && c->unnamed == 1);
-	CHECK(!strcmp(c->names + c->kernel[0].name - 1, "one") && c->kernel[0].id == 7 && !c->kernel[0].since_ns);
-	CHECK(!strcmp(c->names + c->kernel[1].name - 1, "two") && !c->kernel[2].name);
-	gs_crash_unloaded();
-	CHECK(!gs_kernel_known(7) && !gs_kernel_known(9));
-	gs_crash_named(7, "one");
-	gs_crash_named(7 + GS_SEEN, "three");
-	CHECK(c->kernel[2].id == 7 + GS_SEEN && c->kernel[2].since_ns && !c->kernel[3].name);
+	gs_crash_same(8, 7);
+	gs_crash_same(9, 3); /* of no name */
+	CHECK(!strcmp(c->names + c->kernel[0].name - 1, "one") && c->kernel[0].id == 7 && c->kernel[0].since_ns);
+	CHECK(!strcmp(c->names + c->kernel[1].name - 1, "one") && c->kernel[1].id == 8 && !c->kernel[2].name);
+	gs_crash_named(7, "two");
+	CHECK(!strcmp(c->names + c->kernel[2].name - 1, "two") && c->kernel[2].since_ns >= c->kernel[0].since_ns);
 	memset(trace, 0xff, sizeof(struct gs_traced)); /* it scribbles */
-	gs_crash_unloaded();
-	gs_crash_named(7, "one");
+	gs_crash_named(7, "two");
+	gs_crash_named(10, "three");
 	memset(trace, 0, sizeof(struct gs_traced));
 	gs_trace_begin(trace);
-	CHECK(!gs_kernel_known(7));
+	CHECK(c->kernel[3].id == 10 && !strcmp(c->names + c->kernel[3].name - 1, "three") && !c->kernel[4].name && !c->unnamed);
 	memset(name, 'n', sizeof name);
 	name[sizeof name - 1] = 0;
-	for (uint32_t i = 1; i < GS_SEEN; i++)
+	for (uint32_t i = 100; i < 100 + GS_KERNELS; i++)
 		gs_crash_named(i, name);
-	CHECK(c->kernel[GS_NAME_BYTES / sizeof name - 1].name && !c->kernel[GS_NAME_BYTES / sizeof name].name);
-	CHECK(c->unnamed + GS_NAME_BYTES / sizeof name >= GS_SEEN / 2 && gs_kernel_known(GS_SEEN));
+	unsigned fit = (GS_NAME_BYTES - 18) / sizeof name; /* behind one, one, two and three */
+	CHECK(c->kernel[3 + fit].name && !c->kernel[4 + fit].name && c->unnamed == GS_KERNELS - fit);
+}
+
+static void so_many_kernels_are_named(void)
+{
+	const struct gs_crash *c = &((struct gs_traced *)trace)->crash;
+
+	for (uint32_t i = 0; i < GS_KERNELS + 3; i++)
+		gs_crash_named(i, "");
+	CHECK(c->kernel[GS_KERNELS - 1].name && c->unnamed == 3);
 }
 
 /* The first fault that ends a context is told, and nothing that refuses one call. */
@@ -316,7 +319,8 @@ int main(int argc, char **argv)
 		TEST(an_old_block_is_left),
 		TEST(a_child_writes_nothing),
 		TEST(a_session_follows_another),
-		TEST(allocations_are_listed), TEST(brokers_may_be_older), TEST(kernels_are_named), TEST(a_fault_is_told),
+		TEST(allocations_are_listed), TEST(brokers_may_be_older), TEST(kernels_are_named), TEST(so_many_kernels_are_named),
+		TEST(a_fault_is_told),
 		TEST(shared_memory_is_told),
 		TEST(the_clock_converts),
 	};
