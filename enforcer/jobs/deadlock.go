@@ -77,11 +77,15 @@ func deadlocks(groups map[communicatorOf][]*process, at int64) []verdict {
 
 // standstill reports whether the process has waited for too long, and does nothing else.
 func (p *process) standstill(at int64) bool {
-	if p.ended > 0 || p.quiet(at) < patience || p.gated(at) || !p.waits(at) && !p.awaits() {
+	if p.ended > 0 || p.quiet(at) < patience || p.gated(at) || !p.pauses(at) && !p.awaits() {
 		return false
 	}
 	return p.stuck(at) || slices.ContainsFunc(p.communicators[:], func(c communicator) bool { return c.stands(at) })
 }
+
+// pauses reports whether a thread of the process waits for the GPU, or in a call of NCCL, which launches at its end:
+// in its first call a communicator looks for the other ranks.
+func (p *process) pauses(at int64) bool { return p.calls || p.waits(at) }
 
 // look finds whom the ranks may lack among those that stand.
 func (m *meeting) look(stand map[*process]bool, at int64) {
@@ -91,7 +95,7 @@ func (m *meeting) look(stand map[*process]bool, at int64) {
 		if !stand[p.process] {
 			continue
 		}
-		if p.waits(at) && (m.called == nil || p.Entered < called) {
+		if p.pauses(at) && (m.called == nil || p.Entered < called) {
 			m.called, called = p.process, p.Entered
 		}
 		if p.Unbegun > 0 && (m.came == nil || p.Unbegun < unbegun) {

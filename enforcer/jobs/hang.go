@@ -287,12 +287,8 @@ func (p *process) works(at int64) bool {
 	return p.ended == 0 && !p.blocked(at) && p.watch.computes() && p.quiet(at) < computesFor
 }
 
-// waits reports whether a thread of the process waits for the GPU, or in a call of NCCL, which
-// launches at its end: it may have to find the other ranks first.
+// waits reports whether a thread of the process waits for the GPU.
 func (p *process) waits(at int64) bool {
-	if p.calls {
-		return true
-	}
 	for _, w := range p.finder.Status(at).Waits {
 		if w.For == wire.EventWait || w.For == wire.EventCopying {
 			return true

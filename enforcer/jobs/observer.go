@@ -74,7 +74,7 @@ type process struct {
 	thread   threadMeter
 	launches [16]uint64    // by GPU
 	last     int64         // time of its last call, or at which it was first seen, CLOCK_MONOTONIC, ns
-	calls    bool          // that was one of NCCL
+	calls    bool          // that was a collective
 	busy     int64         // time at which its GPU was last seen with work; 0: never
 	looked   int64         // when its GPU was last asked about, CLOCK_MONOTONIC, ns; 0: never
 	slowed   int64         // when something was last known to slow its GPU down, likewise
