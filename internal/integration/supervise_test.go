@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -57,6 +58,13 @@ func (m *manager) count(text string) (n int) {
 	return n
 }
 
+// all returns the messages so far.
+func (m *manager) all() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.got)
+}
+
 // quiet returns the time since the last WATCHDOG=1.
 func (m *manager) quiet() time.Duration {
 	m.mu.Lock()
@@ -89,9 +97,9 @@ func TestReadyIsSentOnceEveryGPUWasRead(t *testing.T) {
 	if status, why := a.get("/-/ready"); status != http.StatusOK || waited == 0 {
 		t.Errorf("after READY=1 /-/ready is %d %q, and was not ready %d times before", status, why, waited)
 	}
-	fixture.Equal(t, m.count("STATUS=reading GPUs"), 1, "… times STATUS=reading GPUs, want it once: %q", m.got)
+	fixture.Equal(t, m.count("STATUS=reading GPUs"), 1, "… times STATUS=reading GPUs, want it once: %q", m.all())
 	fixture.If(t, m.count("STOPPING=1") != 0 || m.count("WATCHDOG=1") != 0,
-		"told to stop or to feed a watchdog that nobody asked for: %q", m.got)
+		"told to stop or to feed a watchdog that nobody asked for: %q", m.all())
 	a.endsWell()
 	eventually(t, "STOPPING=1", func() bool { return m.count("STOPPING=1") == 1 })
 	fixture.Equal(t, m.count("READY=1"), 1, "READY=1 came … times")

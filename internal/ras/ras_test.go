@@ -320,8 +320,6 @@ func TestHostileAnswersTakeLittleMemory(t *testing.T) {
 		"a long text":              {"NCCL version 2\n#0-0 (00) ERROR\n", long, "", maxSize},
 	} {
 		t.Run(name, func(t *testing.T) {
-			debug.FreeOSMemory()
-			before, most := heap(), 0
 			units := min(c.most, (maxSize-len(c.head)-len(c.tail)-1)/len(c.unit))
 			answers := 2
 			if c.unit == long { // it may be kept each time
@@ -329,18 +327,27 @@ func TestHostileAnswersTakeLittleMemory(t *testing.T) {
 			}
 			answer := slices.Concat([]byte(c.head), bytes.Repeat([]byte(c.unit), units), []byte(c.tail))
 			id := max(strings.Index(c.head, "00"), 0)
-			var w Watch
-			for i := range answers {
-				if id > 0 {
-					answer[id] = '0' + byte(i)
+			taken := func() (most int) {
+				debug.FreeOSMemory()
+				before := heap()
+				var w Watch
+				for i := range answers {
+					if id > 0 {
+						answer[id] = '0' + byte(i)
+					}
+					s, err := parse(answer)
+					if err != nil && s.Size() > 0 {
+						t.Error("an answer is taken in spite of an error:", err)
+					}
+					w.See(0, s)
+					w.Hangs(0, Patience)
+					most = max(most, heap()-before)
 				}
-				s, err := parse(answer)
-				if err != nil && s.Size() > 0 {
-					t.Error("an answer is taken in spite of an error:", err)
-				}
-				w.See(0, s)
-				w.Hangs(0, Patience)
-				most = max(most, heap()-before)
+				return most
+			}
+			most := taken()
+			for tries := 0; most > 64 && tries < 3; tries++ { // the collector may be late on a busy machine
+				most = taken()
 			}
 			fixture.AtMost(t, most, 64, "MiB")
 		})
