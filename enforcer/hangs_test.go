@@ -16,6 +16,7 @@ import (
 // tells nothing before, and then for which process they wait. Each hangs once a process has waited, and called
 // collectives, so often.
 func TestHangsAreFound(t *testing.T) {
+	fixture.Must(t, made())
 	load := []string{fixture.Given(t, "GS_LOAD", "hook/build/stub/load"), "--kernel-us=500", "--sync-every=1", "--endless-at=100"}
 	rank := func(n int) []string {
 		return []string{fixture.Given(t, "GS_RANKS", "hook/build/stub/ranks"), "--gang=1", "--ranks=2", "--rank=" + strconv.Itoa(n),
