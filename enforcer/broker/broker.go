@@ -435,11 +435,10 @@ func newClock() clock {
 	var start time.Time
 	least := time.Hour
 	for range 10 {
-		var now unix.Timespec
 		before := time.Now()
-		_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // cannot fail on Linux
+		now := wire.Monotonic()
 		if took := time.Since(before); took < least {
-			least, at, start = took, time.Duration(now.Nano()), before
+			least, at, start = took, time.Duration(now), before
 		}
 	}
 	return func() time.Duration { return at + time.Since(start) }

@@ -17,8 +17,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/broker"
 	"gpusteward/internal/wire"
@@ -105,9 +103,7 @@ func (r *Recorder) now() int64 {
 	if r.Now != nil {
 		return r.Now()
 	}
-	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
-	return t.Nano()
+	return wire.Monotonic()
 }
 
 // Observe looks whether the process of a session has noted a fault, or has an XID.

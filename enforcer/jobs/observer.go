@@ -14,8 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/steps"
 	"gpusteward/internal/ras"
@@ -118,9 +116,7 @@ func (o *Observer) now() int64 {
 	if o.Now != nil {
 		return o.Now()
 	}
-	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
-	return t.Nano()
+	return wire.Monotonic()
 }
 
 func (o *Observer) procfs() string { return cmp.Or(o.Procfs, "/proc") }

@@ -506,11 +506,11 @@ func (g *GPU) trim(t *tenant, lacks func(*tenant) time.Duration) {
 // at, unless somebody needs them. The first is enough for one who lacks some of its own part.
 func (g *GPU) grow(t *tenant, more, ahead float64) {
 	for _, o := range g.tenants {
-		spare, lacks := ahead, short
+		has, lacks := ahead, short
 		if lacking(o) > 0 {
-			spare, lacks = more, lacking
+			has, lacks = more, lacking
 		}
-		if o == t || spare <= eases || slices.ContainsFunc(g.tenants, func(x *tenant) bool {
+		if o == t || has <= eases || slices.ContainsFunc(g.tenants, func(x *tenant) bool {
 			return x != o && (lacks(x) > 0 || x.hurried() && x.active(g.now))
 		}) {
 			continue

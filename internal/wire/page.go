@@ -190,3 +190,10 @@ func (p Page) Wait(bell uint32, ns int64) {
 		0 /* FUTEX_WAIT */, uintptr(bell),
 		uintptr(unsafe.Pointer(&limit)), 0, 0)
 }
+
+// Monotonic returns CLOCK_MONOTONIC, ns: the clock of pages and traces, of all processes of a host.
+func Monotonic() int64 {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // cannot fail on Linux
+	return now.Nano()
+}

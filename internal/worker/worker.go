@@ -238,6 +238,7 @@ func (k *Kind) run(c *child, of string) {
 	}
 	if err == nil && !k.Stays {
 		// Where memory is short, as in a unit with MemoryMax, the kernel ends the child and not this process.
+		// If this is refused, it chooses by size, as for any other process.
 		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", c.Process.Pid), []byte("500"), 0)
 	}
 	if err == nil && k.Memory > 0 && limited {
