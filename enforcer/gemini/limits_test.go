@@ -11,8 +11,9 @@ import (
 
 func TestAHookHasOneRequestAtATime(t *testing.T) {
 	s := start(t, two, Options{Turn: time.Second})
-	dial(t, s, "a").call(Request{Kind: Quota})
 	b := dial(t, s, "b")
+	b.call(take(1)) // its process is searched for before a's turn begins
+	dial(t, s, "a").call(Request{Kind: Quota})
 	b.send(Request{Kind: Quota})
 	b.send(Request{Kind: Quota})
 	b.ended()
