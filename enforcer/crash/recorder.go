@@ -246,6 +246,7 @@ func (r *Recorder) Kernel(line host.Record) {
 // xid gives a line to its session, or keeps it for a moment.
 func (r *Recorder) xid(line host.Record) {
 	f, _ := host.ParseFault(line.Text)
+	age := max(time.Since(line.Time), 0) // before now: a delay between them makes the crash late, never earlier than its cause
 	now := r.now()
 	var last *session
 	for _, s := range r.sessions {
@@ -254,7 +255,7 @@ func (r *Recorder) xid(line host.Record) {
 			last = s
 		}
 	}
-	if last == nil && time.Since(line.Time) < time.Second {
+	if last == nil && age < time.Second {
 		r.early = append(r.early[max(0, len(r.early)-mostEarly+1):], line)
 	}
 	if last == nil || last.told || len(last.record.XIDs) >= mostXIDs {
@@ -263,7 +264,7 @@ func (r *Recorder) xid(line host.Record) {
 	last.record.XIDs = append(last.record.XIDs, XID{Time: line.Time, Code: f.Code, GPU: f.Address,
 		Text: printable(f.Text, mostText)})
 	last.record.Comm = cmp.Or(last.record.Comm, printable(f.Comm, 16))
-	last.sign(now-int64(max(time.Since(line.Time), 0)), line.Time)
+	last.sign(now-int64(age), line.Time)
 }
 
 // printable returns the begin of a text of others, in ASCII.
