@@ -81,7 +81,7 @@ test:
 	@$(GOTEST) -vet=off $(call flags,20) $(SHUFFLE) ./...
 
 # The same tests under the race detector, of the packages that start goroutines; the simulated host does so in a test
-# only. They take six times as long, so fewer of them run at once.
+# only. They take six times as long, so fewer of them run at once, and none of one goroutine (fixture.OneGoroutine).
 test-race:
 	@$(GOTEST) -vet=off -race -timeout 30m -parallel=4 -shuffle=on $$(grep -rlE --include='*.go' --exclude-dir={deploy,sim} \
 		'^[[:space:]]+go (func|[A-Za-z.]+\()|\.Go\(' . | xargs dirname | sort -u)

@@ -153,6 +153,7 @@ func TestProcessMetricsComeFromTheTimer(t *testing.T) {
 // are the whole response.
 func TestChosenNames(t *testing.T) {
 	t.Parallel()
+	fixture.OneGoroutine(t)
 	samples := newHost(t, "mixed").Samples()
 	s := server(t, func(o *Options) { o.Samples = func() []collectors.Sample { return samples } })
 	for path, offered := range formats {

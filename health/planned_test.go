@@ -205,6 +205,7 @@ func TestChassisBrake(t *testing.T) {
 // each GPU's brake from the beginning, judges by the new agent's ratio: the brake is no GPU's own.
 func TestChassisBrakeAfterARestart(t *testing.T) {
 	t.Parallel()
+	fixture.OneGoroutine(t)
 	brake := slices.DeleteFunc(Checks(), func(c *Check) bool { return c.ID != "power_brake" })
 	for _, c := range []struct{ on, of int }{{1, 1}, {2, 6}, {4, 12}, {10, 18}} { // steps
 		for restart := 60; restart < 60+c.of; restart++ {

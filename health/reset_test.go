@@ -87,6 +87,7 @@ func everyFault(t *testing.T) (all []incident.Observation) {
 // acknowledgement. Any other ends by itself.
 func TestFaultsThatNeedAReset(t *testing.T) {
 	t.Parallel()
+	fixture.OneGoroutine(t)
 	ends := map[string]func(*steady){
 		"a reset of all GPUs":           func(s *steady) { s.joules = [2]float64{} },
 		"a reset while it was stopped":  func(s *steady) { s.joules = [2]float64{}; s.now = s.now.Add(time.Hour); s.restart("same") },

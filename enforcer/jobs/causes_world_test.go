@@ -630,6 +630,7 @@ func slowed(t *testing.T, r *rand.Rand, seed uint64, s style, all []burden) (v d
 // TestWorldOfCausesSample has one job for each cause.
 func TestWorldOfCausesSample(t *testing.T) {
 	t.Parallel()
+	fixture.OneGoroutine(t)
 	for i := range reasons {
 		c, strong := &reasons[i], 0.0
 		s := styles[slices.IndexFunc(styles, func(s style) bool {

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -18,6 +19,7 @@ func (r *rank) by(thread int, at int64, kind wire.EventKind, id uint32) {
 // it may.
 func TestEndlessWork(t *testing.T) {
 	t.Parallel()
+	fixture.OneGoroutine(t)
 	const stream = 0x3a7f2c<<8 | uint32(wire.WaitStream)
 	type program struct {
 		waits   int           // before

@@ -71,6 +71,7 @@ func scribble(r *rand.Rand, b []byte) {
 // hang. It was there first.
 func TestLies(t *testing.T) {
 	t.Parallel()
+	fixture.OneGoroutine(t)
 	honest := func(lie func(*rand.Rand, wire.Trace)) (all []wire.JobStats, hangs []wire.HangStats) {
 		h, r := newHost(t, 4), rand.New(rand.NewPCG(1, 2))
 		liar := make(wire.Trace, wire.TraceSize)

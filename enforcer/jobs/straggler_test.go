@@ -86,6 +86,7 @@ func (w *world) straggles(l lateness, by float64, limit time.Duration) (told []w
 // cause, by two ranks too, and no longer once it is as fast as the others.
 func TestStragglers(t *testing.T) {
 	t.Parallel()
+	fixture.OneGoroutine(t)
 	for _, c := range []struct {
 		program int
 		lateness
@@ -143,6 +144,7 @@ func TestStrideOfCallsAhead(t *testing.T) {
 // 3 % for good.
 func TestTurnsAreNoStraggler(t *testing.T) {
 	t.Parallel()
+	fixture.OneGoroutine(t)
 	w := newWorld(t, programs[0], 4)
 	w.told = func(s wire.StragglerStats) { t.Errorf("%+v", s) }
 	w.slows(latenesses[0], func(m *actor) float64 {
@@ -159,6 +161,7 @@ func TestTurnsAreNoStraggler(t *testing.T) {
 // peers' is the cause.
 func TestThrottledStraggler(t *testing.T) {
 	t.Parallel()
+	fixture.OneGoroutine(t)
 	for want, evidence := range map[string]func(uuid string, pid int) Evidence{
 		"thermal": func(uuid string, _ int) Evidence { return Evidence{Power: true, Thermal: uuid == "GPU-5"} },
 		"gpu":     func(string, int) Evidence { return Evidence{Power: true, Thermal: true} },

@@ -790,6 +790,7 @@ func (w *world) judged(f fault) (o outcome) {
 // TestWorldSample is a small part of the world.
 func TestWorldSample(t *testing.T) {
 	t.Parallel()
+	fixture.OneGoroutine(t)
 	for i, f := range append(slices.Clone(faults[:7]), faults[len(faults)-1]) {
 		w := newWorld(t, programs[0], uint64(i))
 		if o := w.judged(f); !o.right || o.wrong {

@@ -51,6 +51,7 @@ func anchors(page string) (all []string) {
 // TestDocumentsLink: each link from page to page has a target.
 func TestDocumentsLink(t *testing.T) {
 	t.Parallel()
+	fixture.OneGoroutine(t)
 	pages := documents(t)
 	n := 0
 	for path, text := range pages {
@@ -343,6 +344,7 @@ func TestReferenceOfHealth(t *testing.T) {
 // the units with the constants that hold the bounds, or writes them under -update.
 func TestReferenceOfBounds(t *testing.T) {
 	t.Parallel()
+	fixture.OneGoroutine(t)
 	all := fixture.Value(bounds.Read("."))(t)
 	page := content(t, "docs/operations.md")
 	before, rest, _ := strings.Cut(page, "\n## Bounds\n")

@@ -282,6 +282,7 @@ func TestTooManyRanks(t *testing.T) {
 // TestHostileAnswersTakeLittleMemory has a server tell as much as it can, again and again: answers
 // that are larger in memory than as text, or of which little is kept.
 func TestHostileAnswersTakeLittleMemory(t *testing.T) {
+	fixture.OneGoroutine(t)
 	defer debug.SetGCPercent(debug.SetGCPercent(100)) // as the program has it
 	heap := func() int {
 		var m runtime.MemStats
