@@ -34,6 +34,7 @@ type Options struct {
 	Grafana   func() string            // URL of a Grafana with the dashboards; nil or empty: there is none
 	Note      string                   // shown on the page and in the state
 	Hostname  string                   // empty: the kernel's host name
+	Fleet     func() FleetOptions      // the Prometheus of /fleet; nil, or without a URL: there is none
 	Minimal   func() bool              // whether /metrics has the minimal profile alone; nil: it has all
 	Interval  func() time.Duration     // how often the samples change; 0: every scrape reads them
 	PProf     bool                     // serve /debug/pprof
@@ -70,6 +71,9 @@ func New(o Options) (*Server, error) {
 	if o.Grafana == nil {
 		o.Grafana = func() string { return "" }
 	}
+	if o.Fleet == nil {
+		o.Fleet = func() (none FleetOptions) { return none }
+	}
 	s.options = o
 	s.scrapes = &scrapes{render: s.cacheable(), interval: o.Interval, cache: map[string]*cachedResponse{}}
 	page, err := newLivePage(o)
@@ -86,6 +90,8 @@ func New(o Options) (*Server, error) {
 	mux.Handle("GET /api/v1/processes", compressed(http.HandlerFunc(s.processes)))
 	mux.Handle("GET /api/v1/history/day", compressed(http.HandlerFunc(s.live.history.day)))
 	mux.Handle("GET /{$}", page)
+	mux.Handle("GET /fleet", &FleetPage{Home: true, From: func() string { return o.Fleet().name() },
+		Ask: func(ctx context.Context) (Fleet, error) { return o.Fleet().ask(ctx) }})
 	mux.Handle("GET /page/", page)
 	mux.Handle("GET /api/v1/live", s.live)
 	mux.Handle("GET /metrics", s.scrapes)

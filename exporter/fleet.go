@@ -2,6 +2,7 @@ package exporter
 
 import (
 	"cmp"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -55,10 +56,13 @@ type FleetJob struct {
 // causes: as in gpusteward check. A host that does not answer is critical, as in the
 // shipped rules. One that is drained is as somebody wants it.
 var fleetStates = []struct {
-	name   string
-	status int
-	paint  string
-}{{"critical", 2, red}, {"down", 2, red}, {"warning", 1, yellow}, {"unknown", 3, yellow}, {"drained", 0, dim}, {"ok", 0, ""}}
+	name, title string
+	status      int
+	severity    string
+}{
+	{"critical", "Critical", 2, "critical"}, {"down", "Down", 2, "critical"}, {"warning", "Warning", 1, "warning"},
+	{"unknown", "Unknown", 3, "warning"}, {"drained", "Drained", 0, "info"}, {"ok", "OK", 0, ""},
+}
 
 // rank returns the place of a state among fleetStates.
 func rank(state string) int {
@@ -89,9 +93,23 @@ func (j FleetJob) compare(than FleetJob) int {
 		cmp.Compare(j.Cluster+j.Host+j.Workload, than.Cluster+than.Host+than.Workload))
 }
 
+// NewFleet returns the verdict on hosts.
+func NewFleet(at time.Time, hosts []FleetHost) Fleet {
+	f := Fleet{Time: at.UTC(), State: "ok", Hosts: hosts}
+	for _, h := range f.Hosts {
+		if rank(h.State) < rank(f.State) {
+			f.State = h.State
+		}
+	}
+	slices.SortFunc(f.Hosts, func(a, b FleetHost) int {
+		return cmp.Or(cmp.Compare(rank(a.State), rank(b.State)), -cmp.Compare(a.worst(), b.worst()),
+			-cmp.Compare(a.missing(), b.missing()), cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Host, b.Host))
+	})
+	return f
+}
+
 // fleet returns what the series say.
 func (r *fleetReader) fleet(targets []scrapeTarget) Fleet {
-	f := Fleet{Time: r.time.UTC(), State: "ok"}
 	pages := map[[2]string]string{} // by job and instance
 	for _, t := range targets {
 		u, err := url.Parse(t.ScrapeURL)
@@ -100,21 +118,16 @@ func (r *fleetReader) fleet(targets []scrapeTarget) Fleet {
 			pages[[2]string{t.Labels["job"], t.Labels["instance"]}] = u.String()
 		}
 	}
+	var hosts []FleetHost
 	for _, h := range r.hosts {
 		h.Page = pages[[2]string{h.job, h.Host}]
 		if _, port, ok := strings.Cut(h.Host, ":"); ok && h.Page == "" && number(port) > 0 {
 			h.Page = "http://" + h.Host + "/"
 		}
 		h.judge()
-		if rank(h.State) < rank(f.State) {
-			f.State = h.State
-		}
-		f.Hosts = append(f.Hosts, h.FleetHost)
+		hosts = append(hosts, h.FleetHost)
 	}
-	slices.SortFunc(f.Hosts, func(a, b FleetHost) int {
-		return cmp.Or(cmp.Compare(rank(a.State), rank(b.State)), -cmp.Compare(a.worst(), b.worst()),
-			-cmp.Compare(a.missing(), b.missing()), cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Host, b.Host))
-	})
+	f := NewFleet(r.time, hosts)
 	f.Jobs = r.grouped()
 	slices.Sort(r.warnings)
 	f.Notes = slices.Compact(r.warnings)
@@ -150,6 +163,95 @@ func (h *fleetFacts) judge() {
 	slices.SortFunc(h.Faults, func(a, b FleetFault) int {
 		return cmp.Or(-cmp.Compare(a.weight(), b.weight()), cmp.Compare(a.Check, b.Check))
 	})
+}
+
+// clusters says whether the hosts are of more than one cluster.
+func (f Fleet) clusters() bool {
+	return slices.ContainsFunc(f.Hosts, func(h FleetHost) bool { return h.Cluster != f.Hosts[0].Cluster })
+}
+
+// count returns the number of hosts in each state, and of GPUs.
+func (f Fleet) count() (in map[string]int, listed, expected int) {
+	in = map[string]int{}
+	for _, h := range f.Hosts {
+		in[h.State]++
+		if h.Expected != nil {
+			expected += *h.Expected
+			if h.GPUs != nil {
+				listed += *h.GPUs
+			}
+		}
+	}
+	return in, listed, expected
+}
+
+// name returns the host's name, with its cluster if there are several.
+func (h FleetHost) name(clusters bool) string {
+	if clusters {
+		return h.Cluster + "/" + h.Host
+	}
+	return h.Host
+}
+
+// gpus returns how many GPUs the host lists, of how many; "" if that is unknown.
+func (h FleetHost) gpus() string {
+	if h.GPUs == nil || h.Expected == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d/%d", *h.GPUs, *h.Expected)
+}
+
+// said returns what is wrong with the host, and how bad that is.
+func (h FleetHost) said() (severity, text string) {
+	severity = fleetStates[rank(h.State)].severity
+	switch {
+	case h.State == "down":
+		return severity, "The agent does not answer: its GPUs are not watched."
+	case len(h.Faults) > 0:
+		var all []string
+		for _, f := range h.Faults {
+			text := strings.TrimSpace(f.Severity + " " + f.Check)
+			if f.GPUs != nil {
+				text += " on GPU " + ranges(f.GPUs)
+			}
+			all = append(all, text)
+		}
+		return cmp.Or(h.Faults[0].Severity, severity), strings.Join(all, "; ")
+	case h.State == "unknown":
+		return severity, "The agent answers, but a part of it has no data."
+	}
+	return severity, ""
+}
+
+// name returns the job's name, with its user.
+func (j FleetJob) name() string {
+	if j.User != "" {
+		return j.Workload + " (" + j.User + ")"
+	}
+	return j.Workload
+}
+
+// on says on which hosts the job runs.
+func (j FleetJob) on() string {
+	if len(j.Hosts) > 1 {
+		return plural(len(j.Hosts), "host")
+	}
+	return j.Host
+}
+
+// said returns what the job waits for, and how bad that is.
+func (j FleetJob) said() (severity, text string) {
+	place := onGPU(j.GPU)
+	if len(j.Hosts) > 1 {
+		place += " of " + j.Host
+	}
+	switch {
+	case j.Hang != nil:
+		return "critical", j.Hang.text(place)
+	case j.Straggler != nil:
+		return "warning", j.Straggler.text(place)
+	}
+	return "warning", j.Slow.text(place)
 }
 
 // weight is greater for worse faults.

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -109,12 +110,12 @@ func newLivePage(o Options) (*livePage, error) {
 	return &livePage{document: newAsset(".html", "no-cache", text.Bytes()), files: tree}, nil
 }
 
-// modules returns the names of the page's modules, without those that the
+// modules returns the names of the page's modules, without those that a
 // document names itself.
 func modules() (names []string) {
 	all, _ := fs.Glob(pageFiles, "page/*.js") // a good pattern
 	for _, name := range all {
-		if name = path.Base(name); name != "app.js" && name != "theme.js" {
+		if name = path.Base(name); !slices.Contains([]string{"app.js", "fleet.js", "theme.js"}, name) {
 			names = append(names, name)
 		}
 	}

@@ -35,6 +35,7 @@ type State struct {
 type HostState struct {
 	Name          string `json:"name"`
 	Grafana       string `json:"grafana_url,omitempty"` // with the dashboards of this host
+	Fleet         bool   `json:"fleet,omitempty"`       // /fleet shows all hosts
 	Note          string `json:"note,omitempty"`        // for example, that the host is simulated
 	NotReady      string `json:"not_ready,omitempty"`   // the reason
 	DriverUp      bool   `json:"driver_up"`
@@ -128,7 +129,8 @@ func (s *State) find(faults []Fault) {
 // now returns the current state.
 func (s *Server) now() State {
 	state := State{Time: time.Now().UTC(), Version: version.Version,
-		Host: HostState{Name: s.options.Hostname, Grafana: s.options.Grafana(), Note: s.options.Note}}
+		Host: HostState{Name: s.options.Hostname, Grafana: s.options.Grafana(), Fleet: s.options.Fleet().URL != "",
+			Note: s.options.Note}}
 	if err := s.options.Ready(); err != nil {
 		state.Host.NotReady = err.Error()
 	}

@@ -21,12 +21,12 @@ import (
 
 // FleetOptions say what Survey asks and shows.
 type FleetOptions struct {
-	URL      string       // of the API of a Prometheus, or of what answers like one
-	Client   *http.Client // nil: one without a certificate or a password
-	Selector string       // matchers of the agents' series
-	Timeout  time.Duration
-	Most     int  // hosts and jobs that the text shows; 0: all
-	JSON     bool // in place of the text
+	URL      string                       // of the API of a Prometheus, or of what answers like one
+	Client   func() (*http.Client, error) // nil, or a nil client: one without a certificate or a password
+	Selector string                       // matchers of the agents' series
+	Timeout  time.Duration                // of each query
+	Most     int                          // hosts and jobs that the text shows; 0: all
+	JSON     bool                         // in place of the text
 }
 
 // Survey writes the verdict on all hosts, and returns the exit status for it. Its
@@ -76,7 +76,13 @@ func (o FleetOptions) ask(ctx context.Context) (f Fleet, err error) {
 	}
 	web := http.Client{Transport: http.DefaultTransport}
 	if o.Client != nil {
-		web = *o.Client
+		c, err := o.Client()
+		if err != nil {
+			return f, err
+		}
+		if c != nil {
+			web = *c
+		}
 	}
 	web.Transport = bounded{web.Transport}
 	client, err := api.NewClient(api.Config{Address: o.URL, Client: &web})

@@ -121,6 +121,9 @@ function show() {
   const href = grafana(latest.host.grafana_url, "host");
   attribute(to, "href", href);
   shown(to, Boolean(href));
+  const fleet = document.getElementById("fleet");
+  attribute(fleet, "href", latest.host.fleet ? "fleet" : null);
+  shown(fleet, Boolean(latest.host.fleet));
 }
 
 let named = parse(location.hash);

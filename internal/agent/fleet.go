@@ -10,9 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/common/version"
-	"github.com/prometheus/exporter-toolkit/web"
-
 	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/exporter"
 	"gpusteward/internal/config"
@@ -55,15 +52,11 @@ func assembleFleet(f flags, conf *config.File, c config.Config) (a assembly, err
 	if err != nil {
 		return a, fmt.Errorf("--demo.hosts=%d: %w", f.demoHosts, err)
 	}
-	handler, err := hosts.handler()
-	if err != nil {
-		return a, err
-	}
 	a = assembly{starts: "gpusteward starts", about: []any{"hosts", len(hosts)}}
 	for _, n := range hosts {
 		a.tasks = append(a.tasks, n.run)
 	}
-	a.tasks = append(a.tasks, func(ctx context.Context) error { return exporter.Listen(ctx, handler, f.web, conf.Log) })
+	a.tasks = append(a.tasks, func(ctx context.Context) error { return exporter.Listen(ctx, hosts.handler(), f.web, conf.Log) })
 	return a, nil
 }
 
@@ -113,28 +106,23 @@ func newFleet(f flags, conf *config.File, c config.Config) (fleet, error) {
 
 // handler serves the fleet: each host's server, and the list of hosts for
 // Prometheus and for people.
-func (all fleet) handler() (http.Handler, error) {
+func (all fleet) handler() http.Handler {
 	mux := http.NewServeMux()
-	landing := web.LandingConfig{Name: "gpusteward", Version: version.Version, Profiling: "false",
-		Description: fmt.Sprintf("%d simulated hosts", len(all)),
-		Links: []web.LandingLinks{{Address: "sd", Text: "Targets",
-			Description: "for http_sd_configs of Prometheus"}}}
 	for _, n := range all {
 		mux.Handle("/hosts/"+n.name+"/", http.StripPrefix("/hosts/"+n.name, n.server))
-		landing.Links = append(landing.Links, web.LandingLinks{Address: "hosts/" + n.name + "/", Text: n.name})
 	}
-	page, err := web.NewLandingPage(landing)
-	if err != nil {
-		return nil, fmt.Errorf("make the list of hosts: %w", err)
-	}
-	mux.Handle("GET /{$}", page)
+	mux.Handle("GET /{$}", &exporter.FleetPage{From: func() string { return "all of them simulated" }, Ask: all.verdict})
+	mux.Handle("GET /page/", all[0].server) // its style
 	mux.HandleFunc("GET /sd", all.targets)
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "gpusteward is healthy.")
 	})
 	mux.HandleFunc("GET /-/ready", all.ready)
-	return mux, nil
+	return mux
 }
+
+func clusterOf(host int) string { return fmt.Sprintf("cluster-%d", host/hostsOfCluster+1) }
+func rackOf(host int) string    { return fmt.Sprintf("rack-%02d", host%hostsOfCluster/hostsOfRack+1) }
 
 // A targetGroup is a group of Prometheus's HTTP service discovery.
 type targetGroup struct {
@@ -152,12 +140,22 @@ func (all fleet) targets(w http.ResponseWriter, r *http.Request) {
 	for i, n := range all {
 		groups = append(groups, targetGroup{[]string{r.Host}, map[string]string{
 			"__scheme__": scheme, "__metrics_path__": "/hosts/" + n.name + "/metrics", "instance": n.name,
-			"cluster": fmt.Sprintf("cluster-%d", i/hostsOfCluster+1),
-			"rack":    fmt.Sprintf("rack-%02d", i%hostsOfCluster/hostsOfRack+1),
+			"cluster": clusterOf(i), "rack": rackOf(i),
 		}})
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(groups) // the client has left: nobody to tell
+}
+
+// verdict returns the verdicts on the hosts.
+func (all fleet) verdict(context.Context) (exporter.Fleet, error) {
+	var hosts []exporter.FleetHost
+	for i, n := range all {
+		h := n.server.FleetHost("hosts/" + n.name + "/")
+		h.Cluster, h.Rack = clusterOf(i), rackOf(i)
+		hosts = append(hosts, h)
+	}
+	return exporter.NewFleet(time.Now(), hosts), nil
 }
 
 // ready answers whether all hosts are ready.

@@ -29,6 +29,7 @@ type observedHost struct {
 // orders depend on.
 type webConfig struct {
 	grafana   string
+	fleet     exporter.FleetOptions
 	processes bool              // they may be listed
 	minimal   bool              // /metrics has the minimal profile
 	external  string            // URL of this agent
@@ -37,8 +38,17 @@ type webConfig struct {
 
 // configure applies another configuration to the page.
 func (n *observedHost) configure(c config.Config) {
-	n.web.Store(&webConfig{grafana: c.Web.GrafanaURL, processes: c.Collectors.PerProcess,
+	n.web.Store(&webConfig{grafana: c.Web.GrafanaURL, fleet: fleetOptions(c.Web.Fleet), processes: c.Collectors.PerProcess,
 		minimal: c.Metrics.Profile == config.MinimalProfile, external: c.Web.External(n.name), labels: c.Health.Labels})
+}
+
+// fleetOptions returns what the page of all hosts asks.
+func fleetOptions(c config.Fleet) exporter.FleetOptions {
+	o := exporter.FleetOptions{URL: c.URL, Selector: c.Selector, Timeout: exporter.FleetTime}
+	if c.HTTPConfig != "" { // read each time, since a token in it may change
+		o.Client = func() (*http.Client, error) { return config.HTTPClient(c.HTTPConfig) }
+	}
+	return o
 }
 
 // newObservedHost returns the observed host of m. It serves the samples of more
@@ -67,6 +77,7 @@ func newObservedHost(f flags, c config.Config, m *hostConfig, more func() []coll
 		Parent:  n.host.Parent,
 		XID:     func(code int) string { return incident.XIDs()[code].Description },
 		Grafana: func() string { return n.web.Load().grafana },
+		Fleet:   func() exporter.FleetOptions { return n.web.Load().fleet },
 		Minimal: func() bool { return n.web.Load().minimal },
 		Note:    m.note,
 		PProf:   f.pprof,

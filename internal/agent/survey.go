@@ -56,14 +56,11 @@ func (s *surveyFlags) validate() error {
 
 // run shows the fleet and returns the exit status.
 func (s *surveyFlags) run(ctx context.Context, stdout, stderr io.Writer) int {
-	client, err := s.http.client()
-	if err == nil {
-		var status int
-		s.Client, s.JSON = client, s.format == "json"
-		if status, err = exporter.Survey(ctx, s.FleetOptions, stdout); err == nil {
-			return status
-		}
+	s.Client, s.JSON = s.http.client, s.format == "json"
+	status, err := exporter.Survey(ctx, s.FleetOptions, stdout)
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return checkMistaken
 	}
-	fmt.Fprintln(stderr, err)
-	return checkMistaken
+	return status
 }

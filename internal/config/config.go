@@ -85,6 +85,7 @@ func defaults(root string) Config {
 			PodLogs: on("/var/log/containers"), Kubelet: on("/run/gpusteward/kubelet/allocations.json"),
 			HAMi: on("/usr/local/vgpu")},
 		Enforcer: defaultEnforcer(on),
+		Web:      Web{Fleet: Fleet{Selector: `job="gpusteward"`}},
 	}
 	if on("/") != "/" { // localhost is another host
 		c.Enforcer.NCCL = ""
@@ -172,7 +173,15 @@ func (w Web) External(host string) string {
 type Web struct {
 	ExternalURL string `yaml:"external_url"`
 	GrafanaURL  string `yaml:"grafana_url"`
+	Fleet       Fleet  `yaml:"fleet"`
 	MaxScrapes  *count `yaml:"max_scrapes,omitempty"` // of older files, without effect
+}
+
+// Fleet says which Prometheus scrapes this host and others, for the page of all hosts.
+type Fleet struct {
+	URL        string `yaml:"url"`
+	Selector   string `yaml:"selector"`
+	HTTPConfig string `yaml:"http_config"` // file
 }
 
 func (w Web) validate() error {
@@ -180,11 +189,16 @@ func (w Web) validate() error {
 	for _, of := range []struct{ key, is, of, example string }{
 		{"external_url", w.ExternalURL, "this agent", "http://node17.example.com:9836"},
 		{"grafana_url", w.GrafanaURL, "a Grafana", "https://grafana.example.com"},
+		{"fleet.url", w.Fleet.URL, "a Prometheus", "http://prometheus.example.com:9090"},
 	} {
 		u, err := url.Parse(strings.ReplaceAll(of.is, HostPlaceholder, "host"))
 		wrong.If(of.is != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
 			u.Fragment != ""), "web.%s: %q is not the http or https URL of %s, without a password and a fragment, such "+
 			"as %s; \"\" means none", of.key, of.is, of.of, of.example)
+	}
+	if w.Fleet.HTTPConfig != "" {
+		_, err := HTTPClient(w.Fleet.HTTPConfig)
+		wrong.If(err != nil, "web.fleet.http_config: %v", err)
 	}
 	return wrong.Err()
 }

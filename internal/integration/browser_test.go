@@ -56,7 +56,7 @@ func TestPage(t *testing.T) {
 	for _, c := range []struct {
 		script string
 		alone  bool     // it measures times, or needs readings that are never stale
-		hosts  []string // scenarios or their names, one agent each
+		hosts  []string // scenarios or their names, or the number of hosts, one agent each
 	}{
 		{"figures", true, []string{"gpus: [{model: h100, load: training, count: 8}]\n", "shared"}},
 		{"jobs", true, []string{four + "tenants: [{name: research, workloads: [\"slurm:*\"]}]\n" +
@@ -73,6 +73,7 @@ func TestPage(t *testing.T) {
 		{"away", false, []string{"gpus: [{model: h100, count: 2}]\nfaults: [{at: 20s, for: 80s, kind: driver_gone}]\n",
 			"no_driver", "no_gpus"}},
 		{"past", false, []string{four}},
+		{"fleet", false, []string{"--demo.hosts=101"}},
 	} {
 		t.Run(c.script, func(t *testing.T) {
 			if !c.alone {
@@ -80,12 +81,16 @@ func TestPage(t *testing.T) {
 			}
 			var urls []string
 			for _, host := range c.hosts {
-				scenario := host
-				if strings.Contains(host, ":") {
-					scenario = filepath.Join(t.TempDir(), "scenario.yml")
+				args := []string{"--demo=" + host}
+				switch {
+				case strings.HasPrefix(host, "--"):
+					args = []string{"--demo=h100", host}
+				case strings.Contains(host, ":"):
+					scenario := filepath.Join(t.TempDir(), "scenario.yml")
 					fixture.Rewrite(t, scenario, host)
+					args = []string{"--demo=" + scenario}
 				}
-				a := spawn(t, nil, "--demo="+scenario).listening()
+				a := spawn(t, nil, args...).listening()
 				if host != "no_driver" { // which is never ready
 					a.ready()
 				}

@@ -48,7 +48,7 @@ func TestFleetListsItsHosts(t *testing.T) {
 			!strings.Contains(body, "\nnvgpu_up{") {
 			t.Errorf("%s: %d", l["__metrics_path__"], status)
 		}
-		if page := "/hosts/" + l["instance"] + "/"; !strings.Contains(list, page) {
+		if page := "/hosts/" + l["instance"] + "/"; !strings.Contains(list, `<a href="`+page[1:]+`">`) {
 			t.Errorf("the list of hosts lacks %s", page)
 		} else if _, body := a.get(page); !strings.Contains(body, `<h1 data-field="host">`+l["instance"]+"<") {
 			t.Errorf("%s is not that host's page", page)

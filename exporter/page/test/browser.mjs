@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
 
-const patience = 90_000; // milliseconds until a test gives up waiting: a busy machine takes its time
+export const patience = 90_000; // milliseconds until a test gives up waiting: a busy machine takes its time
 
 // test runs body with a browser, whose profile is its own, and what stands on
 // the command line.

@@ -15,6 +15,8 @@ const title = (page, words) => page.waitForFunction((w) => document.getElementBy
 async function sorting(page) {
   const first = () => page.textContent("#workloads tbody tr td");
   const head = (i) => page.locator("#workloads th").nth(i);
+  const all = () => document.querySelector('[data-field="workloads-shown"]').textContent === "208";
+  await page.waitForFunction(all); // a busy agent reads them one after the other
   const before = await first();
   await head(0).locator("button").click();
   assert.equal(await head(0).getAttribute("aria-sort"), "ascending");
@@ -101,6 +103,7 @@ await test(async (browser, url) => {
   // Tenants, whose workloads the broker knows; suspended workloads; a Grafana.
   const agent = await feed(url, (state) => {
     state.host.grafana_url = "https://grafana.example/g/?orgId=2";
+    state.host.fleet = true;
     state.tenants = [{ tenant: "<research>", uuid, gpu: 3, sessions: 1, share_ratio: 0.1 }];
     state.workloads.forEach((w) => (w.tenants = w.gpus?.[0].uuid === uuid ? ["<research>"] : []));
     const [one, two] = state.workloads.filter((w) => w.gpus && w.workload.endsWith("2/worker"));
@@ -123,6 +126,7 @@ await test(async (browser, url) => {
     assert.equal(await third.locator("#workloads tbody tr").count(), 13);
     await accessible(third, "a tenant");
     const to = (at) => third.getAttribute(at, "href");
+    assert.equal(await to("#fleet"), "fleet");
     assert.equal(await to("#grafana"), "https://grafana.example/g/d/gpusteward-host?orgId=2");
     assert.equal(await to('[data-field="scope-links"] a[rel]'),
       "https://grafana.example/g/d/gpusteward-quotas?orgId=2&var-tenant=%3Cresearch%3E");
