@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,8 +45,14 @@ func TestAFaultIsExplained(t *testing.T) {
 		{"wild", "is in no allocation of this program", false},
 		{"beyond", "is 512 bytes beyond the end of an allocation of 4 MiB, made ", true},
 	} {
-		w := g.job("doomed", true, "--steps=300", "--kernel-us=100", "--sync-every=1", "--fault="+c.how,
+		w := g.job("doomed", true, "--seconds=600", "--kernel-us=100", "--sync-every=1", "--fault="+c.how,
 			"--fault-hold="+map[bool]string{true: "1", false: "0"}[c.held])
+		poll(t, time.Minute, "it has no session", func() bool { return g.it.Stats().Sessions["active"] == 1 })
+		since := fixture.Monotonic()
+		poll(t, time.Minute, "it does not have the GPU for 300 steps", func() bool {
+			return g.truth.of(w.Cmd.Process.Pid).work(since, fixture.Monotonic()) > 0.03
+		})
+		fixture.Must(t, w.Cmd.Process.Signal(syscall.SIGTERM)) // it faults in the end
 		var at, address uint64
 		fixture.Value(fmt.Sscanf(w.hear(t, time.Minute, "fault "), "fault %d %d", &at, &address))(t)
 		pid := w.Cmd.Process.Pid
@@ -65,7 +72,7 @@ func TestAFaultIsExplained(t *testing.T) {
 				return false
 			}
 			text, found, err := g.it.Crash(0, all[i].ID)
-			return found && err == nil && json.Unmarshal(text, &r) == nil
+			return found && err == nil && json.Unmarshal(text, &r) == nil && len(r.Launches) > 0 // once the trace has a clock
 		})
 		fixture.Contains(t, r.Says, fmt.Sprintf("XID 31: %#x %s", address, c.says), "%s: it", c.how)
 		fixture.Contains(t, r.Says, "in flight: fault", "%s: it", c.how)

@@ -213,6 +213,8 @@ func TestAnXIDIsExplained(t *testing.T) {
 	w.Observe(p.Traced)
 	w.Kernel(xid(700, 43, "Ch 00000008"))
 	fixture.Equal(t, len(w.look()), 0, "new crashes when another XID comes:")
+	w.now += second
+	w.look()
 	fixture.Equal(t, len(w.read(0, r.ID).XIDs), 2, "XIDs of the crash:")
 	w.now += 2 * int64(keepEnded)
 	fixture.Equal(t, len(w.look()), 0, "crashes later:")
@@ -262,6 +264,18 @@ func TestAnXIDMayComeAfterTheEnd(t *testing.T) {
 		w.now += int64(after)
 		w.Kernel(xid(700, 13, "Graphics SM Warp Exception"))
 		fixture.Equal(t, len(w.look()), want, "crashes by an XID %v after the end:", after)
+	}
+	for seen, want := range map[bool]uint64{true: 2, false: 1} { // a second session of the process
+		w, p := newWorld(t), newProgram(1, 700, time.Now())
+		p.Ends = true
+		w.Observe(p.Traced)
+		w.Kernel(xid(700, 13, "Graphics SM Warp Exception"))
+		if seen {
+			w.Observe(newProgram(2, 700, time.Now()).Traced)
+		}
+		w.now += second
+		fixture.Equal(t, len(w.look()), 1, "crashes by an XID between two sessions:")
+		fixture.Equal(t, len(w.sessions[want].record.XIDs), 1, "XIDs of the right session, the second one seen: %v", seen)
 	}
 	w := newWorld(t)
 	w.Observe(newProgram(1, 700, time.Now().Add(time.Minute)).Traced)

@@ -44,7 +44,7 @@ type Recorder struct {
 
 	mu       sync.Mutex
 	sessions map[uint64]*session
-	early    []host.Record // XIDs of no session so far: the first look at one may come after its XID
+	early    []host.Record // XIDs that may be of a session that was not looked at so far
 	kept     []Head        // by ID
 	last     int           // the highest ID so far
 
@@ -120,11 +120,7 @@ func (r *Recorder) Observe(t broker.Traced) {
 			r.sessions = map[uint64]*session{}
 		}
 		r.sessions[t.Session] = s
-		early := r.early
-		r.early = nil
-		for _, line := range early {
-			r.xid(line)
-		}
+		r.again()
 	}
 	s.record.Tenant = t.Tenant
 	failed, at := t.Trace.Failed()
@@ -243,7 +239,17 @@ func (r *Recorder) Kernel(line host.Record) {
 	r.xid(line)
 }
 
-// xid gives a line to its session, or keeps it for a moment.
+// again gives the lines that were kept to their sessions.
+func (r *Recorder) again() {
+	early := r.early
+	r.early = nil
+	for _, line := range early {
+		r.xid(line)
+	}
+}
+
+// xid gives a line to its session, or keeps it for a moment: there may be a session that was not looked
+// at so far, also after another one of the same process.
 func (r *Recorder) xid(line host.Record) {
 	f, _ := host.ParseFault(line.Text)
 	age := max(time.Since(line.Time), 0) // before now: a delay between them makes the crash late, never earlier than its cause
@@ -255,8 +261,9 @@ func (r *Recorder) xid(line host.Record) {
 			last = s
 		}
 	}
-	if last == nil && age < time.Second {
+	if last == nil && age < time.Second || last != nil && last.ended != 0 && now-last.ended < int64(time.Second) {
 		r.early = append(r.early[max(0, len(r.early)-mostEarly+1):], line)
+		return
 	}
 	if last == nil || last.told || len(last.record.XIDs) >= mostXIDs {
 		return
@@ -320,6 +327,7 @@ func (r *Recorder) name(name func(pid int) (comm, workload string)) {
 func (r *Recorder) due() (all []Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.again()
 	r.forget()
 	for _, id := range slices.Sorted(maps.Keys(r.sessions)) {
 		s := r.sessions[id]
