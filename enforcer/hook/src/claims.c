@@ -1,8 +1,8 @@
 #include "claims.h"
 
 #include "admit.h"
-#include "contexts.h"
 #include "crash.h"
+#include "devices.h"
 #include "forks.h"
 #include "growers.h"
 #include "intercept.h"

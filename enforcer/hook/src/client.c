@@ -12,6 +12,7 @@
 
 #include "clock.h"
 #include "connect.h"
+#include "devices.h"
 #include "forks.h"
 #include "futex.h"
 #include "local.h"
@@ -22,27 +23,9 @@
 #define GS_READ (10 * GS_MS) /* between its reads: while it drains, it comes by every 50 us */
 
 struct gs_client gs_client = {.lock = PTHREAD_MUTEX_INITIALIZER, .link = {.fd = -1}};
-struct gs_gpus gs_gpus;
 
 bool gs_client_connected(void) { return atomic_load_explicit(&gs_client.connected, memory_order_acquire); }
 uint64_t gs_client_epoch(void) { return atomic_load_explicit(&gs_client.epoch, memory_order_acquire); }
-unsigned gs_gpu_count(void) { return gs_gpus.count; }
-
-int gs_gpu_of_uuid(const CUuuid *uuid)
-{
-	for (unsigned i = 0; i < gs_gpus.count; i++)
-		if (!memcmp(&gs_gpus.uuid[i], uuid, sizeof(*uuid)))
-			return (int)i;
-	return -1;
-}
-
-int gs_gpu_of_device(CUdevice device)
-{
-	for (unsigned i = 0; i < gs_gpus.count; i++)
-		if (gs_gpus.device[i] == device)
-			return (int)i;
-	return -1;
-}
 
 /* ---- the lock ---- */
 
@@ -193,7 +176,6 @@ void gs_forked_client(void)
 	gs_link_unmap(gs_client.page);
 	gs_link_unmap_leases(gs_client.leases);
 	gs_client = fresh;
-	gs_gpus.count = 0;
 }
 
 struct gs_settings gs_client_settings(void)

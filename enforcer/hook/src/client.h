@@ -19,11 +19,6 @@ uint64_t gs_client_epoch(void); /* changes with each session (connect, resume, l
 uint64_t gs_client_poll(void);
 struct gs_settings gs_client_settings(void); /* also before the start */
 
-/* The session's GPU, or -1. */
-int gs_gpu_of_device(CUdevice device);
-int gs_gpu_of_uuid(const CUuuid *uuid);
-unsigned gs_gpu_count(void);
-
 /* ---- for the client's parts (connect, request, admit): all under the lock ---- */
 
 #define GS_CONNECT (250 * GS_MS) /* that a program waits for WELCOME, at its start */
@@ -68,15 +63,6 @@ extern struct gs_client {
 	struct gs_leases *leases; /* the last session's; NULL: it had none */
 	struct gs_trace *trace;   /* the last one; it stays mapped */
 } gs_client;
-
-/* The devices that the process sees, in the order of CUDA_VISIBLE_DEVICES, and the
- * driver's version, as they were at the start. */
-extern struct gs_gpus {
-	unsigned count;
-	uint32_t cuda;
-	CUdevice device[GS_GPUS];
-	CUuuid uuid[GS_GPUS];
-} gs_gpus;
 
 /* The thread is not cancelled while it has the lock. gs_client_unlock gets what
  * gs_client_lock returned. */

@@ -8,8 +8,8 @@
 #include "admit.h"
 #include "client.h"
 #include "clock.h"
+#include "devices.h"
 #include "entries.h"
-#include "intercept.h"
 #include "local.h"
 #include "request.h"
 #include "sys.h"
@@ -165,24 +165,6 @@ void gs_connect_await(void)
 		refused(&f.err);
 	else
 		gs_client_fail("its answer is no WELCOME");
-}
-
-void gs_find_gpus(void)
-{
-	CUresult (*uuid)(CUuuid *, CUdevice) =
-		gs_real.cuDeviceGetUuid_v2 ? gs_real.cuDeviceGetUuid_v2 : gs_real.cuDeviceGetUuid;
-	int n = 0, version = 0;
-
-	if (gs_real.cuDriverGetVersion && gs_real.cuDriverGetVersion(&version) == CUDA_SUCCESS)
-		gs_gpus.cuda = (uint32_t)version;
-	if (!uuid || !gs_real.cuDeviceGetCount || !gs_real.cuDeviceGet || gs_real.cuDeviceGetCount(&n) != CUDA_SUCCESS)
-		return;
-	for (int i = 0; i < n && i < GS_GPUS; i++)
-		if (gs_real.cuDeviceGet(&gs_gpus.device[i], i) != CUDA_SUCCESS ||
-		    uuid(&gs_gpus.uuid[i], gs_gpus.device[i]) != CUDA_SUCCESS)
-			return;
-		else
-			gs_gpus.count = (unsigned)i + 1;
 }
 
 void gs_connect_now(void)

@@ -1,37 +1,16 @@
-/* Contexts: which GPU a thread works on, and what ends with a context. */
-#include "contexts.h"
-
+/* Contexts: what begins and ends with one. */
 #include "claims.h"
-#include "client.h"
+#include "devices.h"
 #include "forks.h"
 #include "growers.h"
 #include "intercept.h"
 #include "nccl.h"
 #include "streams.h"
 
-#define NONE -1
-#define SEVERAL -2
-
-/* The only GPU on which the process made contexts. While there is only one, the
- * driver is not asked for the current one. */
-static _Atomic int only = NONE;
-
 /* First line of a wrapper that may make a context, up to the end of the block. */
-#define GS_MAKES(device) int gs_made __attribute__((cleanup(made), unused)) = makes(gs_gpu_of_device(device))
+#define GS_MAKES(device) int gs_made __attribute__((cleanup(made), unused)) = gs_gpu_makes(gs_gpu_of_device(device))
 
-static _Thread_local int making = NONE;
-
-static int makes(int gpu)
-{
-	int was = making;
-
-	making = gpu;
-	return was;
-}
-
-static void made(const int *was) { making = *was; }
-
-int gs_gpu_making(void) { return making; }
+static void made(const int *was) { gs_gpu_makes(*was); }
 
 #define DEVICES 64
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -43,45 +22,14 @@ static struct {
 void gs_forked_contexts(void)
 {
 	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	atomic_store(&only, NONE);
-	making = NONE;
 	for (int d = 0; d < DEVICES; d++)
 		primary[d].context = NULL, primary[d].retained = 0;
-}
-
-int gs_gpu_current(void)
-{
-	int gpu = atomic_load_explicit(&only, memory_order_relaxed);
-	CUdevice device;
-
-	if (likely(gpu >= 0))
-		return gpu;
-	if (!gs_real.cuCtxGetDevice || gs_real.cuCtxGetDevice(&device) != CUDA_SUCCESS)
-		return -1;
-	return gs_gpu_of_device(device);
-}
-
-int gs_gpu_only(void)
-{
-	int gpu = atomic_load(&only);
-
-	return gpu >= 0 ? gpu : -1;
-}
-
-/* A context is made on a device. Returns the session's GPU; -1: none. */
-static int on(CUdevice device)
-{
-	int gpu = gs_gpu_of_device(device), none = NONE;
-
-	if (!atomic_compare_exchange_strong(&only, &none, gpu < 0 ? SEVERAL : gpu) && none != gpu)
-		atomic_store(&only, SEVERAL);
-	return gpu;
 }
 
 static CUresult created(CUresult r, CUcontext *c, CUdevice device)
 {
 	if (r == CUDA_SUCCESS)
-		gs_gate_context_created(*c, on(device));
+		gs_gate_context_created(*c, gs_gpu_made(device));
 	return r;
 }
 
@@ -149,7 +97,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *g, void *description, CUdevice device, uns
 	GS_MAKES(device);
 	CUresult r = gs_real.cuGreenCtxCreate(g, description, device, flags);
 	if (r == CUDA_SUCCESS)
-		on(device);
+		gs_gpu_made(device);
 	return r;
 }
 

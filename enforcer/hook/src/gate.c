@@ -10,7 +10,7 @@
 
 #include "client.h"
 #include "clock.h"
-#include "contexts.h"
+#include "devices.h"
 #include "forks.h"
 #include "futex.h"
 #include "intercept.h"

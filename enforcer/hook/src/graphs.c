@@ -8,6 +8,7 @@
 #include "claims.h"
 #include "client.h"
 #include "crash.h"
+#include "devices.h"
 #include "forks.h"
 #include "growers.h"
 #include "intercept.h"

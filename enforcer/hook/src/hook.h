@@ -23,6 +23,7 @@
  *
  * Memory
  *   memory, arrays, pools, mappings, graphs, contexts   the wrappers of their calls
+ *   devices     the GPUs that the process sees, and which of them a thread works on
  *   claims      what was taken, for which pointer or handle; table: where that is kept
  *   growers     what the driver keeps for pools and graphs
  *

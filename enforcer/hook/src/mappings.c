@@ -6,6 +6,7 @@
 #include "claims.h"
 #include "client.h"
 #include "crash.h"
+#include "devices.h"
 #include "forks.h"
 #include "intercept.h"
 #include "trace.h"

@@ -5,6 +5,7 @@
 #include "claims.h"
 #include "client.h"
 #include "crash.h"
+#include "devices.h"
 #include "intercept.h"
 #include "trace.h"
 #include "waits.h"

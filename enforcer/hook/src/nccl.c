@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "client.h"
-#include "contexts.h"
+#include "devices.h"
 #include "forks.h"
 #include "intercept.h"
 #include "streams.h"

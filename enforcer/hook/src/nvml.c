@@ -11,6 +11,7 @@
 
 #include "claims.h"
 #include "client.h"
+#include "devices.h"
 #include "intercept.h"
 #include "look.h"
 #include "memory.h"

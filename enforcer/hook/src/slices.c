@@ -27,7 +27,7 @@
 #include <sys/stat.h>
 
 #include "clock.h"
-#include "contexts.h"
+#include "devices.h"
 #include "forks.h"
 #include "intercept.h"
 #include "settings.h"

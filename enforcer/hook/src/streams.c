@@ -6,7 +6,7 @@
 
 #include "bandwidth.h"
 #include "clock.h"
-#include "contexts.h"
+#include "devices.h"
 #include "forks.h"
 #include "gate.h"
 #include "intercept.h"

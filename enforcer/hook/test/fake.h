@@ -14,7 +14,7 @@
 #include "claims.h"
 #include "client.h"
 #include "clock.h"
-#include "contexts.h"
+#include "devices.h"
 #include "forks.h"
 #include "futex.h"
 #include "gate.h"

@@ -9,6 +9,7 @@
 #include "bandwidth.h"
 #include "claims.h"
 #include "client.h"
+#include "devices.h"
 #include "gate.h"
 #include "growers.h"
 #include "intercept.h"
@@ -71,11 +72,9 @@ void gs_client_free(unsigned gpu, enum gs_kind kind, uint64_t bytes)
 }
 
 uint64_t gs_client_committed(unsigned gpu) { (void)gpu; return shared->committed; }
-int gs_gpu_of_device(CUdevice d) { return d == 0 ? 0 : -1; }
-int gs_gpu_of_uuid(const CUuuid *u) { (void)u; return -1; }
 bool gs_client_look(const CUuuid *u, uint64_t *cap, uint64_t *used) { (void)u, (void)cap, (void)used; return false; }
 bool gs_nccl_resolve(void *h, const char *name, void **a) { (void)h, (void)name, (void)a; return false; }
-void gs_client_start(void) { }
+void gs_client_start(void) { gs_gpus.count = 1; }
 void gs_turns_start(void) { }
 void gs_gate_slow(struct gs_launch *l) { l->entry = NULL; l->crowd = NULL; l->seq = 0; }
 void gs_gate_left(struct gs_launch *l, CUresult r) { (void)l, (void)r; }

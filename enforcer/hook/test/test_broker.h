@@ -22,6 +22,7 @@
 #include "admit.h"
 #include "client.h"
 #include "clock.h"
+#include "devices.h"
 #include "intercept.h"
 #include "local.h"
 #include "look.h"

@@ -5,8 +5,8 @@
 #include "run.h"
 
 #include "client.h"
-#include "contexts.h"
 #include "crash.h"
+#include "devices.h"
 #include "futex.h"
 #include "intercept.h"
 #include "local.h"

@@ -9,7 +9,7 @@
 #include "run.h"
 
 #include "clock.h"
-#include "contexts.h"
+#include "devices.h"
 #include "forks.h"
 #include "intercept.h"
 #include "slices.h"
