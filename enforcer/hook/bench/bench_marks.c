@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 #include "clock.h"
-#include "intercept.h"
 #include "nccl.h"
+#include "wrapped.h"
 
 #define CALLS 10000000
 #define REPETITIONS 21

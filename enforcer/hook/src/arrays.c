@@ -3,7 +3,7 @@
 #include "arrays.h"
 
 #include "claims.h"
-#include "intercept.h"
+#include "wrapped.h"
 
 static uint64_t up(uint64_t n, uint64_t unit)
 {

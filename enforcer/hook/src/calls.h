@@ -10,6 +10,8 @@
 
 /* ---- entry.c ---- */
 GS_WRAP(cuInit, unsigned)
+
+/* ---- intercept.c ---- */
 GS_WRAP(cuGetProcAddress, const char *, void **, int, uint64_t)
 GS_WRAP(cuGetProcAddress_v2, const char *, void **, int, uint64_t, int *)
 

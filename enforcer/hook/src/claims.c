@@ -5,7 +5,7 @@
 #include "devices.h"
 #include "forks.h"
 #include "growers.h"
-#include "intercept.h"
+#include "driver.h"
 #include "trace.h"
 
 _Atomic bool gs_counting;

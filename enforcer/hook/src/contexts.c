@@ -3,7 +3,7 @@
 #include "devices.h"
 #include "forks.h"
 #include "growers.h"
-#include "intercept.h"
+#include "wrapped.h"
 #include "nccl.h"
 #include "streams.h"
 

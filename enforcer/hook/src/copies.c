@@ -7,7 +7,7 @@
 #include "claims.h"
 #include "crash.h"
 #include "gate.h"
-#include "intercept.h"
+#include "wrapped.h"
 #include "trace.h"
 
 /* It is known without a look that the bytes stay within the GPU. */

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "forks.h"
-#include "intercept.h"
+#include "driver.h"
 
 struct gs_gpus gs_gpus;
 

@@ -13,7 +13,7 @@
 #include "devices.h"
 #include "forks.h"
 #include "futex.h"
-#include "intercept.h"
+#include "driver.h"
 #include "local.h"
 #include "trace.h"
 

@@ -11,7 +11,7 @@
 #include "devices.h"
 #include "forks.h"
 #include "growers.h"
-#include "intercept.h"
+#include "wrapped.h"
 #include "markers.h"
 
 /* Executable graphs with memory nodes. bytes is what they may take. kind is the

@@ -3,7 +3,7 @@
 
 #include "admit.h"
 #include "forks.h"
-#include "intercept.h"
+#include "driver.h"
 
 /* Drivers up to 580 let a pool grow by multiples of this if a request does not fit. */
 #define CHUNK (32ull << 20)

@@ -2,8 +2,9 @@
  * parts use something of it, a header of the same name declares that.
  *
  * The way to the driver
+ *   driver      the driver's own functions, and libc's dlsym
  *   intercept   dlsym, cuGetProcAddress and the exported names: which calls are ours
- *   entry       the wrappers of the calls by which a program begins
+ *   entry       the wrapper of the call by which a program begins
  *   entries     every entry of the driver, and what becomes of it
  *   nvml, nccl  the wrappers of calls of those libraries
  *

@@ -6,31 +6,31 @@
  * place. Every other address and name stays as it is; names that entries.h does not
  * have are counted. In a program that never uses CUDA only a comparison of names runs. */
 #define _GNU_SOURCE
-#include "intercept.h"
 
 #include <dlfcn.h>
-#include <link.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "driver.h"
 #include "entries.h"
 #include "nccl.h"
 #include "nvml.h"
+#include "wrapped.h"
 
-struct gs_real gs_real;
-
-static struct call {
+/* In the order of gs_real's members. */
+static const struct call {
 	const char *name;
 	void *wrapper; /* NULL: only called */
-	void **real;   /* in gs_real */
 } calls[] = {
-#define GS_CALL(name, ...) {#name, NULL, (void **)&gs_real.name},
-#define GS_WRAP(name, ...) {#name, (void *)name, (void **)&gs_real.name},
+#define GS_CALL(name, ...) {#name, NULL},
+#define GS_WRAP(name, ...) {#name, (void *)name},
 #include "calls.h"
 #undef GS_CALL
 };
 #define CALLS (sizeof calls / sizeof *calls)
+_Static_assert(CALLS == sizeof gs_real / sizeof(void *), "a call has another place in gs_real");
+
+static void *real_of(const struct call *c) { return ((void **)&gs_real)[c - calls]; }
 
 /* Two indices of the wrapped calls: by name and by the driver's address. Both are
  * filled once and only read after that. */
@@ -39,19 +39,7 @@ _Static_assert(4 * CALLS < PLACES, "the indices are too full");
 static const struct call *by_name[PLACES];
 static struct { void *real, *wrapper; } by_address[PLACES];
 
-static bool off;           /* GPUSTEWARD_OFF */
-static void *driver;       /* the handle of libcuda.so.1 */
-static void *driver_base;  /* where it lies */
-static _Atomic bool ready; /* gs_real and by_address are filled */
-
-static void *no_dlsym(void *handle, const char *name)
-{
-	(void)handle, (void)name;
-	return NULL;
-}
-
-/* libc's dlsym, which gs_resolve finds. */
-__attribute__((visibility("hidden"))) void *(*gs_real_dlsym)(void *, const char *) = no_dlsym;
+static _Atomic bool ready; /* by_address is filled */
 
 static size_t place_of_name(const char *name)
 {
@@ -69,9 +57,6 @@ static size_t place_of_address(const void *address)
 
 static void index_names(void)
 {
-	const char *set = getenv("GPUSTEWARD_OFF");
-
-	off = set && !strcmp(set, "1");
 	for (const struct call *c = calls; c < calls + CALLS; c++) {
 		if (!c->wrapper)
 			continue;
@@ -145,24 +130,13 @@ static void add_proc_address(const struct call *c, int version)
 		add_address(at, c->wrapper);
 }
 
-static void fill(void)
+static void index_addresses(void)
 {
 	int version = KNOWN;
-	void *handle = __atomic_load_n(&driver, __ATOMIC_ACQUIRE);
-	struct link_map *map;
-	Dl_info at;
 
-	for (const struct call *c = calls; c < calls + CALLS; c++) {
-		void *real = gs_real_dlsym(handle, c->name);
-		__atomic_store_n(c->real, real, __ATOMIC_RELEASE);
+	for (const struct call *c = calls; c < calls + CALLS; c++)
 		if (c->wrapper)
-			add_address(real, c->wrapper);
-	}
-	/* What the driver looks up for itself stays its own: see gs_resolve. */
-	if (gs_real.cuInit && dladdr((void *)gs_real.cuInit, &at))
-		__atomic_store_n(&driver_base, at.dli_fbase, __ATOMIC_RELEASE);
-	else if (dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0)
-		__atomic_store_n(&driver_base, (void *)map->l_addr, __ATOMIC_RELEASE);
+			add_address(real_of(c), c->wrapper);
 	if (gs_real.cuDriverGetVersion && gs_real.cuDriverGetVersion(&version) == CUDA_SUCCESS && version > KNOWN)
 		version = KNOWN;
 	for (const struct call *c = calls + CALLS; c-- > calls;)
@@ -171,62 +145,52 @@ static void fill(void)
 	atomic_store_explicit(&ready, true, memory_order_release);
 }
 
-/* dlsym is also called before a sanitizer of the tests is ready, and by it. */
-#define EARLY __attribute__((no_sanitize("address", "thread", "undefined")))
-
-EARLY static void find_dlsym(void)
-{
-	/* By age: since dlsym is in libc, and before that on either architecture. */
-	static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
-	void *found = NULL;
-
-	for (size_t i = 0; i < sizeof versions / sizeof *versions && !found; i++)
-		found = dlvsym(RTLD_NEXT, "dlsym", versions[i]);
-	if (found)
-		__atomic_store_n((void **)&gs_real_dlsym, found, __ATOMIC_RELEASE);
-}
-
-/* Fills gs_real once the driver is in the process; open: loads it. */
-static bool load(bool open)
+/* Fills by_address once the driver is in the process. */
+static bool indexed(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	if (atomic_load_explicit(&ready, memory_order_acquire))
 		return true;
 	GS_ERRNO;
-	void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-	if (!handle && open)
-		handle = dlopen("libcuda.so.1", RTLD_NOW);
-	if (!handle)
+	if (!gs_driver_load(false))
 		return false;
-	/* It is never closed: the wrappers need it as long as the process lives. */
-	__atomic_store_n(&driver, handle, __ATOMIC_RELEASE);
-	pthread_once(&once, fill);
+	pthread_once(&once, index_addresses);
 	return true;
 }
 
-void *gs_dlsym(void *handle, const char *name)
+/* ---- cuGetProcAddress ---- */
+
+static void give(const char *name, void **address)
 {
-	find_dlsym();
-	return gs_real_dlsym(handle, name);
+	GS_ERRNO;
+
+	if (!*address || gs_intercept_off())
+		return;
+	gs_entry_given(name);
+	if (indexed())
+		*address = substitute(*address);
 }
 
-bool gs_look_up(void *real)
+CUresult cuGetProcAddress(const char *name, void **address, int version, uint64_t flags)
 {
-	find_dlsym();
-	return load(true) && __atomic_load_n((void **)real, __ATOMIC_ACQUIRE);
+	GS_NEED(cuGetProcAddress);
+	CUresult r = gs_real.cuGetProcAddress(name, address, version, flags);
+	if (r == CUDA_SUCCESS && address)
+		give(name, address);
+	return r;
 }
 
-bool gs_intercept_off(void)
+CUresult cuGetProcAddress_v2(const char *name, void **address, int version, uint64_t flags, int *status)
 {
-	wrapped("");
-	return off;
+	GS_NEED(cuGetProcAddress_v2);
+	CUresult r = gs_real.cuGetProcAddress_v2(name, address, version, flags, status);
+	if (r == CUDA_SUCCESS && address)
+		give(name, address);
+	return r;
 }
 
-void *gs_substitute(void *address)
-{
-	return gs_intercept_off() || !address || !load(false) ? address : substitute(address);
-}
+/* ---- dlsym ---- */
 
 #define PASS ((void *)-1)
 
@@ -236,13 +200,12 @@ __attribute__((visibility("hidden"))) extern char gs_own_dlsym[];
 
 /* Returns the answer of dlsym if it is ours to give, NULL and libc's error if there
  * is no such name, and PASS if it is not our affair. */
-EARLY __attribute__((visibility("hidden")))
+GS_EARLY __attribute__((visibility("hidden")))
 void *gs_resolve(void *handle, const char *name, void *caller)
 {
 	Dl_info at;
 
-	if (__atomic_load_n((void **)&gs_real_dlsym, __ATOMIC_ACQUIRE) == (void *)no_dlsym)
-		find_dlsym();
+	gs_find_dlsym();
 	if (name && name[0] == 'd' && name[1] == 'l' && name[2] == 's' && name[3] == 'y' && name[4] == 'm' &&
 	    !name[5] && !gs_intercept_off()) {
 		void *found = gs_real_dlsym(handle, name);
@@ -259,15 +222,15 @@ void *gs_resolve(void *handle, const char *name, void *caller)
 	if (!name || name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z')
 		return PASS;
 	const struct call *c = wrapped(name);
-	if (off || (!c && gs_entry_known(name)))
+	if (gs_intercept_off() || (!c && gs_entry_known(name)))
 		return PASS;
-	void *base = __atomic_load_n(&driver_base, __ATOMIC_ACQUIRE);
+	void *base = __atomic_load_n(&gs_driver_base, __ATOMIC_ACQUIRE);
 	if (base && dladdr(caller, &at) && at.dli_fbase == base)
 		return PASS;
-	bool loaded = load(false);
+	bool loaded = indexed();
 	if (!c) {
 		void *given = loaded ? gs_real_dlsym(handle, name) : NULL;
-		if (given && given == gs_real_dlsym(driver, name))
+		if (given && given == gs_real_dlsym(gs_driver, name))
 			gs_entry_given(name);
 		return PASS;
 	}
@@ -279,7 +242,7 @@ void *gs_resolve(void *handle, const char *name, void *caller)
 		real = gs_real_dlsym(RTLD_NEXT, name);
 	if (!real || !loaded)
 		return real;
-	return real == *c->real ? c->wrapper : substitute(real);
+	return real == real_of(c) ? c->wrapper : substitute(real);
 }
 
 /* dlsym itself is a few instructions. libc takes RTLD_NEXT and RTLD_DEFAULT from

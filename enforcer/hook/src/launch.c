@@ -5,7 +5,7 @@
 #include "crash.h"
 #include "gate.h"
 #include "graphs.h"
-#include "intercept.h"
+#include "wrapped.h"
 #include "streams.h"
 #include "trace.h"
 

@@ -8,7 +8,7 @@
 #include "crash.h"
 #include "devices.h"
 #include "forks.h"
-#include "intercept.h"
+#include "wrapped.h"
 #include "trace.h"
 #include "turns.h"
 

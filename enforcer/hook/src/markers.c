@@ -8,7 +8,7 @@
 #include "clock.h"
 #include "crash.h"
 #include "gate.h"
-#include "intercept.h"
+#include "driver.h"
 #include "local.h"
 #include "streams.h"
 

@@ -6,7 +6,7 @@
 #include "client.h"
 #include "crash.h"
 #include "devices.h"
-#include "intercept.h"
+#include "wrapped.h"
 #include "trace.h"
 #include "waits.h"
 

@@ -18,7 +18,7 @@
 #include "client.h"
 #include "devices.h"
 #include "forks.h"
-#include "intercept.h"
+#include "driver.h"
 #include "streams.h"
 #include "sys.h"
 #include "trace.h"

@@ -12,7 +12,7 @@
 #include "claims.h"
 #include "client.h"
 #include "devices.h"
-#include "intercept.h"
+#include "driver.h"
 #include "look.h"
 #include "memory.h"
 
@@ -31,7 +31,7 @@ static struct {
 };
 
 /* NVML's own function; NULL: the process has no NVML (open: and cannot load it), or
- * it lacks the function. It is never closed: see load in intercept.c. */
+ * it lacks the function. It is never closed: see gs_driver_load. */
 static void *real(enum call c, bool open)
 {
 	void *found = __atomic_load_n(&calls[c].real, __ATOMIC_ACQUIRE), *nvml;

@@ -8,7 +8,7 @@
 #include "devices.h"
 #include "forks.h"
 #include "growers.h"
-#include "intercept.h"
+#include "wrapped.h"
 #include "trace.h"
 
 static struct gs_table pools = GS_TABLE_INIT; /* to their struct gs_grower */

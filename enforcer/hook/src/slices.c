@@ -29,7 +29,7 @@
 #include "clock.h"
 #include "devices.h"
 #include "forks.h"
-#include "intercept.h"
+#include "driver.h"
 #include "settings.h"
 #include "sys.h"
 

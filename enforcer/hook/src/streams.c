@@ -9,7 +9,7 @@
 #include "devices.h"
 #include "forks.h"
 #include "gate.h"
-#include "intercept.h"
+#include "driver.h"
 
 struct gs_gpu gs_gates[GS_GPUS];
 struct gs_thread gs_threads[GS_THREADS];

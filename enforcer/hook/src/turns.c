@@ -22,7 +22,7 @@
 #include "futex.h"
 #include "gate.h"
 #include "growers.h"
-#include "intercept.h"
+#include "driver.h"
 #include "local.h"
 #include "request.h"
 #include "nccl.h"

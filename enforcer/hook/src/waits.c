@@ -5,7 +5,7 @@
 #include "clock.h"
 #include "crash.h"
 #include "futex.h"
-#include "intercept.h"
+#include "wrapped.h"
 #include "nccl.h"
 #include "trace.h"
 

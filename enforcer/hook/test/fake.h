@@ -18,7 +18,7 @@
 #include "forks.h"
 #include "futex.h"
 #include "gate.h"
-#include "intercept.h"
+#include "driver.h"
 #include "request.h"
 
 #define FAKE_STREAMS 2048

@@ -12,7 +12,7 @@
 #include "devices.h"
 #include "gate.h"
 #include "growers.h"
-#include "intercept.h"
+#include "wrapped.h"
 #include "look.h"
 #include "nccl.h"
 

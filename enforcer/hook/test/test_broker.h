@@ -23,7 +23,7 @@
 #include "client.h"
 #include "clock.h"
 #include "devices.h"
-#include "intercept.h"
+#include "driver.h"
 #include "local.h"
 #include "look.h"
 #include "request.h"

@@ -8,7 +8,7 @@
 #include "client.h"
 #include "clock.h"
 #include "futex.h"
-#include "intercept.h"
+#include "wrapped.h"
 #include "local.h"
 
 

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "intercept.h"
+#include "wrapped.h"
 #include "local.h"
 
 #define PROGRAM 4242

@@ -13,7 +13,7 @@
 #ifndef PRELOADED
 #include "client.h"
 #include "entries.h"
-#include "intercept.h"
+#include "wrapped.h"
 #include "nvml.h"
 #include "streams.h"
 #endif

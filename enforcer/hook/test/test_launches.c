@@ -8,7 +8,7 @@
 #include "crash.h"
 #include "devices.h"
 #include "futex.h"
-#include "intercept.h"
+#include "wrapped.h"
 #include "local.h"
 #include "streams.h"
 #include "trace.h"

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "crash.h"
-#include "intercept.h"
+#include "wrapped.h"
 #include "nccl.h"
 #include "trace.h"
 #include "turns.h"

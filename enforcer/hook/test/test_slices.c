@@ -11,7 +11,7 @@
 #include "clock.h"
 #include "devices.h"
 #include "forks.h"
-#include "intercept.h"
+#include "driver.h"
 #include "slices.h"
 
 struct freed { uint32_t client, parent, object, status; };

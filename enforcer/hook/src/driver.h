@@ -1,6 +1,6 @@
-/* The driver's functions, and what every wrapper of one needs. */
-#ifndef GPUSTEWARD_INTERCEPT_H
-#define GPUSTEWARD_INTERCEPT_H
+/* The driver's own functions, and what every wrapper of one needs. */
+#ifndef GPUSTEWARD_DRIVER_H
+#define GPUSTEWARD_DRIVER_H
 
 #include "hook.h"
 
@@ -12,24 +12,25 @@ extern struct gs_real { /* the driver's own functions by name; NULL: it has none
 #undef GS_CALL
 } gs_real;
 
-/* The wrappers, under the driver's own names. */
-#define GS_CALL(name, ...)
-#define GS_WRAP(name, ...) GS_EXPORT CUresult name(__VA_ARGS__);
-#include "calls.h"
-#undef GS_CALL
+extern void *gs_driver;      /* the handle of libcuda.so.1; NULL: it is not known yet */
+extern void *gs_driver_base; /* where it lies */
+/* Fills gs_real once the driver is in the process; open: loads it. */
+bool gs_driver_load(bool open);
 
 /* Looks the driver up if *real is not known yet, and loads it if need be: a
  * program that was linked with the driver's names comes here without a dlsym.
  * False: there is no driver, or it lacks this function. */
 bool gs_look_up(void *real);
 
+/* dlsym is also called before a sanitizer of the tests is ready, and by it. */
+#define GS_EARLY __attribute__((no_sanitize("address", "thread", "undefined")))
+
 /* libc's dlsym. */
 void *gs_dlsym(void *handle, const char *name);
-/* The same once a program's dlsym has come to us; before, it finds nothing. */
+/* The same once gs_find_dlsym found it; before, it finds nothing. */
 extern void *(*gs_real_dlsym)(void *, const char *) __attribute__((visibility("hidden")));
+void gs_find_dlsym(void) GS_EARLY; /* once a program's dlsym has come to us */
 
-/* The wrapper of the function at the driver's address, or the address itself. */
-void *gs_substitute(void *address);
 bool gs_intercept_off(void); /* GPUSTEWARD_OFF=1: nothing is substituted or counted */
 
 /* First line of the wrapper of name. */
