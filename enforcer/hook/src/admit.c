@@ -12,7 +12,6 @@
 #include "admit.h"
 
 #include "clock.h"
-#include "forks.h"
 #include "futex.h"
 #include "local.h"
 #include "request.h"

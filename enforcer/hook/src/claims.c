@@ -3,7 +3,6 @@
 #include "admit.h"
 #include "crash.h"
 #include "devices.h"
-#include "forks.h"
 #include "growers.h"
 #include "driver.h"
 #include "trace.h"

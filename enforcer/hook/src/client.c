@@ -13,7 +13,6 @@
 #include "clock.h"
 #include "connect.h"
 #include "devices.h"
-#include "forks.h"
 #include "futex.h"
 #include "local.h"
 #include "request.h"
@@ -184,7 +183,6 @@ struct gs_settings gs_client_settings(void)
 
 	if (!gs_client.started && !gs_client.set) {
 		gs_client.set = true;
-		gs_forks_watch();
 		gs_settings_read();
 	}
 	struct gs_settings s = gs_settings;
@@ -198,7 +196,6 @@ void gs_client_start(void)
 
 	if (!gs_client.started) {
 		gs_client.started = true;
-		gs_forks_watch();
 		gs_settings_read();
 		if (!gs_settings.off) {
 			gs_client.closed = gs_settings.closed;

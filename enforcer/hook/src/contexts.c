@@ -1,7 +1,6 @@
 /* Contexts: what begins and ends with one. */
 #include "claims.h"
 #include "devices.h"
-#include "forks.h"
 #include "growers.h"
 #include "wrapped.h"
 #include "nccl.h"

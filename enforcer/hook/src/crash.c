@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "clock.h"
-#include "forks.h"
 #include "trace.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

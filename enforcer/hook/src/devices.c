@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "forks.h"
 #include "driver.h"
 
 struct gs_gpus gs_gpus;

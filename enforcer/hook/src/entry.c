@@ -1,6 +1,7 @@
 /* The call by which a program begins with the driver. */
 #include "claims.h"
 #include "client.h"
+#include "forks.h"
 #include "wrapped.h"
 
 /* The hook begins with the first successful cuInit of a process, and again with
@@ -14,6 +15,7 @@ CUresult cuInit(unsigned flags)
 	GS_ERRNO;
 	CUresult r = gs_real.cuInit(flags);
 	if (r == CUDA_SUCCESS && !gs_intercept_off() && !atomic_load_explicit(&gs_counting, memory_order_acquire)) {
+		gs_forks_watch();
 		gs_client_start();
 		atomic_store_explicit(&gs_counting, true, memory_order_release);
 	}

@@ -4,7 +4,8 @@
  * been changing what the lock guards. The session and the driver belong to the
  * parent. Each part with such state makes it as new in gs_forked_PART, which runs
  * in the child before fork returns there. It allocates nothing, takes no lock,
- * does not call the driver, and calls only what a signal handler may call. */
+ * does not call the driver, and calls only what a signal handler may call. A part
+ * defines its handler and does not know who calls it. */
 #ifndef GPUSTEWARD_FORKS_H
 #define GPUSTEWARD_FORKS_H
 
@@ -26,8 +27,8 @@
 GS_FORKS(GS_FORKED)
 #undef GS_FORKED
 
-/* From now on each fork of this process runs the handlers in its child. The
- * client calls this before there is any such state. It may be called again. */
+/* From now on each fork of this process runs the handlers in its child. It is called
+ * before there is any such state, and may be called again. */
 void gs_forks_watch(void);
 
 #endif

@@ -11,7 +11,6 @@
 #include "client.h"
 #include "clock.h"
 #include "devices.h"
-#include "forks.h"
 #include "futex.h"
 #include "driver.h"
 #include "local.h"

@@ -2,7 +2,6 @@
 #include "growers.h"
 
 #include "admit.h"
-#include "forks.h"
 #include "driver.h"
 
 /* Drivers up to 580 let a pool grow by multiples of this if a request does not fit. */

@@ -39,7 +39,8 @@
  *
  * Common
  *   settings    the environment, and the log
- *   clock, futex, forks
+ *   clock, futex
+ *   forks       what a child does with all of it
  *   sys.h       system calls without the C library
  *   cuda.h      the few types of the driver's interface (no CUDA headers)
  *   wire.h      the protocol; calls.h: the driver's calls by name; glibc.h

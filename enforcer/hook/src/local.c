@@ -8,7 +8,6 @@
 
 #include "admit.h"
 #include "clock.h"
-#include "forks.h"
 #include "futex.h"
 #include "settings.h"
 

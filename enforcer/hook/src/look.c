@@ -8,7 +8,6 @@
 
 #include "client.h"
 #include "clock.h"
-#include "forks.h"
 #include "link.h"
 #include "sys.h"
 

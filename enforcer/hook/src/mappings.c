@@ -7,7 +7,6 @@
 #include "client.h"
 #include "crash.h"
 #include "devices.h"
-#include "forks.h"
 #include "wrapped.h"
 #include "trace.h"
 #include "turns.h"

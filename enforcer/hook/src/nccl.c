@@ -17,7 +17,6 @@
 
 #include "client.h"
 #include "devices.h"
-#include "forks.h"
 #include "driver.h"
 #include "streams.h"
 #include "sys.h"

@@ -13,6 +13,7 @@
 #include "client.h"
 #include "devices.h"
 #include "driver.h"
+#include "forks.h"
 #include "look.h"
 #include "memory.h"
 
@@ -107,6 +108,7 @@ static uint64_t cap_of(void *device, uint64_t *used)
 		if (gpu >= 0)
 			return gs_cap_of(gpu, used);
 	}
+	gs_forks_watch();
 	return gs_client_look(&uuid, &cap, used) ? cap : 0;
 }
 

@@ -6,7 +6,6 @@
 #include "client.h"
 #include "crash.h"
 #include "devices.h"
-#include "forks.h"
 #include "growers.h"
 #include "wrapped.h"
 #include "trace.h"

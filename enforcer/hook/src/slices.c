@@ -28,7 +28,6 @@
 
 #include "clock.h"
 #include "devices.h"
-#include "forks.h"
 #include "driver.h"
 #include "settings.h"
 #include "sys.h"

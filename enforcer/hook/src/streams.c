@@ -7,7 +7,6 @@
 #include "bandwidth.h"
 #include "clock.h"
 #include "devices.h"
-#include "forks.h"
 #include "gate.h"
 #include "driver.h"
 

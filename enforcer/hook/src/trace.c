@@ -6,7 +6,6 @@
 #endif
 
 #include "crash.h"
-#include "forks.h"
 
 _Atomic(struct gs_trace *) gs_trace;
 _Atomic uint64_t gs_waits;

@@ -18,7 +18,6 @@
 #include "client.h"
 #include "clock.h"
 #include "devices.h"
-#include "forks.h"
 #include "futex.h"
 #include "gate.h"
 #include "growers.h"

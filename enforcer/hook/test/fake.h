@@ -215,7 +215,7 @@ static inline void fake_begin(void)
 {
 	int fd = memfd_create("page", MFD_CLOEXEC);
 
-	gs_forks_watch(); /* as the client does */
+	gs_forks_watch(); /* as the wrapper of cuInit does */
 	CHECK(fd >= 0 && !ftruncate(fd, sizeof *fake_page));
 	fake_page = mmap(NULL, sizeof *fake_page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	/* The hook's own mapping cannot be written. */

@@ -23,6 +23,7 @@
 #include "client.h"
 #include "clock.h"
 #include "devices.h"
+#include "forks.h"
 #include "driver.h"
 #include "local.h"
 #include "look.h"
@@ -306,6 +307,7 @@ static inline void begin_test(void)
 	run_keeps();
 	snprintf(path, sizeof(path), "%s/%d", directory, (int)getpid());
 	setenv("GPUSTEWARD_SOCKET", path, 1);
+	gs_forks_watch(); /* as the wrappers do */
 	gs_log_begin();
 }
 

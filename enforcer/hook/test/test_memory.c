@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 
-#include "forks.h"
 #include "futex.h"
 #include "growers.h"
 #include "test_books.h"
@@ -667,7 +666,6 @@ static void forked(void)
 	begin(64 * MIB);
 	OK(cuMemAlloc_v2(&a, MIB));
 	uint64_t asked = shared->asked;
-	gs_forks_watch(); /* as the client does */
 	pid_t child = fork();
 	if (!child) {
 		_exit(cuMemAlloc_v2(&a, MIB) == CUDA_ERROR_NOT_INITIALIZED &&
