@@ -8,12 +8,12 @@
 #include "admit.h"
 #include "client.h"
 #include "clock.h"
+#include "crash.h"
 #include "devices.h"
 #include "entries.h"
 #include "local.h"
 #include "request.h"
 #include "sys.h"
-#include "trace.h"
 
 #define GS_BUSY (10 * GS_MS) /* the broker's queue of connections is full */
 
@@ -95,7 +95,7 @@ static void welcomed(const struct gs_frame *f, const int fds[GS_FDS])
 	struct gs_trace *trace = gs_link_map_trace(fds[1], gs_client.trace);
 	if (trace)
 		gs_client.trace = trace;
-	gs_trace_begin(trace);
+	gs_traced_begin(trace);
 	gs_client.leases = gs_link_map_leases(fds[1], gs_client.leases);
 	if (!page) {
 		gs_client_fail(why);

@@ -176,8 +176,9 @@ void gs_crash_same(uint32_t id, uint32_t as)
 	pthread_mutex_unlock(&lock);
 }
 
-void gs_crash_begin(struct gs_trace *t)
+void gs_traced_begin(struct gs_trace *t)
 {
+	gs_trace_begin(t);
 	pthread_mutex_lock(&lock);
 	trace = t;
 	crash = t ? &((struct gs_traced *)t)->crash : NULL;

@@ -10,12 +10,14 @@
  *
  * What the program does
  *   trace       the events that the broker reads
+ *   crash       what explains a crash: allocations, names of kernels, the first fault
  *   waits       the wrappers of calls that wait for the GPU
  *
  * Time
  *   launch      the wrappers of launches
  *   gate        the launch path: modes, and the bound of work in flight
- *   streams     the threads, contexts and streams of launches
+ *   threads     the threads that launch
+ *   streams     the contexts and streams of launches
  *   markers     the work under way on a stream
  *   turns       the helper thread: drains, idleness, usage
  *   slices      the time slices of contexts, and the wrapper of ioctl

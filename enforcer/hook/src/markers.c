@@ -57,7 +57,7 @@ static void event_give(struct gs_marker *m)
  * known until an event succeeds. */
 static void refused(struct gs_stream *e, struct gs_context *c, CUresult r, uint64_t now)
 {
-	if (gs_marker_lost(r)) {
+	if (gs_crash_lost(r)) {
 		atomic_store(&c->lost, true);
 		gs_crash_fault(r);
 	}

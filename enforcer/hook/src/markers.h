@@ -25,15 +25,6 @@ struct gs_marker {
 	void *graph;         /* all launches are of this one; NULL: kernels */
 };
 
-/* The error is of a fault that ends the context: each later call returns it. Of the errors from
- * 700 to 799, a call that asks about earlier work returns only those of kernels that ended by a
- * fault. */
-static inline bool gs_marker_lost(CUresult r)
-{
-	return r == CUDA_ERROR_ECC_UNCORRECTABLE || r == CUDA_ERROR_NVLINK_UNCORRECTABLE || r == CUDA_ERROR_CONTAINED ||
-	       (r >= CUDA_ERROR_ILLEGAL_ADDRESS && r < CUDA_ERROR_NOT_PERMITTED);
-}
-
 /* Notes a launch that was made, and its estimated cost, ns. */
 void gs_marker_add(struct gs_stream *e, struct gs_context *c, void *graph, uint32_t launches, uint64_t cost,
 		   uint64_t now);

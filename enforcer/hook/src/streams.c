@@ -6,14 +6,12 @@
 
 #include "bandwidth.h"
 #include "clock.h"
+#include "crash.h"
 #include "devices.h"
 #include "gate.h"
 #include "driver.h"
 
 struct gs_gpu gs_gates[GS_GPUS];
-struct gs_thread gs_threads[GS_THREADS];
-_Atomic unsigned gs_threads_used;
-_Thread_local struct gs_thread *gs_self;
 _Atomic uint64_t gs_generation = 1;
 _Atomic unsigned gs_captures;
 _Atomic unsigned gs_deep;
@@ -352,7 +350,7 @@ bool gs_stream_captures(CUstream s)
 	int status = CU_STREAM_CAPTURE_STATUS_NONE;
 	CUresult r = gs_real.cuStreamIsCapturing(s, &status);
 
-	return r ? !gs_marker_lost(r) : status != CU_STREAM_CAPTURE_STATUS_NONE;
+	return r ? !gs_crash_lost(r) : status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 void gs_gate_stream_destroyed(CUstream s)

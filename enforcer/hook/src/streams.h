@@ -6,9 +6,9 @@
 #include "bucket.h"
 #include "hook.h"
 #include "markers.h"
+#include "threads.h"
 #include "turns.h"
 
-#define GS_THREADS 4096
 #define GS_CONTEXTS 256
 #define GS_GROUPS 8       /* communicators that the broker is told of: the first ones span the most ranks */
 #define GS_AHEAD 50000000 /* ns of work that may be queued on a stream in OPEN */
@@ -17,31 +17,6 @@
 #define GS_MARKERS 64 /* under way on one stream */
 #define GS_EVENTS 128 /* kept for reuse by one context */
 #define GS_GRAPHS 256 /* whose cost is remembered, for one GPU */
-
-/* A thread that launches has one of a fixed number of places. Threads beyond it
- * are counted together. Only its thread writes to a place. In the mode OPEN a
- * launch costs two stores to it and a few loads. There is no fence: the helper
- * makes the kernel issue one (membarrier). */
-struct gs_thread {
-	_Atomic uint64_t seq;       /* odd from enter to leave; half of it is the number of launches made */
-	_Atomic uint64_t elsewhere; /* those of them that were made on other GPUs than the present one */
-	uint64_t counted;           /* those that are in the books of their streams; guarded by the GPU's lock */
-	_Atomic int gpu;            /* that launches go to */
-	CUstream stream;            /* the last one, and */
-	_Atomic(struct gs_stream *) entry; /* its entry, which is known */
-	uint64_t generation;        /* as long as this is gs_generation */
-	uint32_t spare;             /* so many launches may go by without a look, */
-	uint32_t bell;              /* as long as this is the bell, */
-	uint64_t credits;           /* this gs_credits, */
-	struct gs_page *page;       /* and this the page */
-	_Atomic int copies_gpu;     /* that copies go to; -1: none yet */
-	uint64_t copies_generation; /* it is known as long as this is gs_generation */
-	_Atomic uint64_t copied;    /* bytes copied there */
-	_Atomic bool taken;
-} __attribute__((aligned(64)));
-extern struct gs_thread gs_threads[GS_THREADS];
-extern _Atomic unsigned gs_threads_used; /* no thread's place lies beyond */
-extern _Thread_local struct gs_thread *gs_self __attribute__((tls_model("initial-exec")));
 
 extern _Atomic uint64_t gs_generation; /* of streams and contexts: see streams.c */
 extern _Atomic unsigned gs_captures;   /* that may be under way, on any stream */

@@ -5,8 +5,6 @@
 #include <cpuid.h>
 #endif
 
-#include "crash.h"
-
 _Atomic(struct gs_trace *) gs_trace;
 _Atomic uint64_t gs_waits;
 bool gs_trace_tsc;
@@ -56,7 +54,6 @@ void gs_trace_begin(struct gs_trace *t)
 		atomic_fetch_add(&gs_traces, 1);
 	}
 	atomic_store(&gs_trace, t);
-	gs_crash_begin(t);
 	if (t)
 		__atomic_fetch_or(&t->shared, atomic_load(&shared), __ATOMIC_RELAXED);
 }

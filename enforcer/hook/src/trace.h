@@ -7,7 +7,7 @@
 #define GPUSTEWARD_TRACE_H
 
 #include "clock.h"
-#include "streams.h"
+#include "threads.h"
 
 extern _Atomic(struct gs_trace *) gs_trace; /* NULL: nothing is noted */
 extern _Atomic uint64_t gs_waits; /* of the program for the GPU, noted ones */
@@ -82,15 +82,6 @@ static inline uint32_t gs_note_units(uint64_t bytes, unsigned unit)
 {
 	uint64_t n = bytes / unit + (bytes % unit != 0);
 	return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
-}
-
-/* The GPU had work for so long. The helper calls it. */
-static inline void gs_note_busy(const struct gs_gpu *g, uint64_t ns)
-{
-	struct gs_trace *t = atomic_load(&gs_trace);
-
-	if (t)
-		gs_trace_put(t, GS_EVENT_BUSY, gs_gpu_index(g), gs_note_units(ns, 1000));
 }
 
 /* The process has memory of a kind of enum gs_shared from now on. */

@@ -357,6 +357,15 @@ static void sound(struct gs_gpu *g, uint64_t now)
 	}
 }
 
+/* The GPU had work for so long. */
+static void note_busy(const struct gs_gpu *g, uint64_t ns)
+{
+	struct gs_trace *t = atomic_load(&gs_trace);
+
+	if (t)
+		gs_trace_put(t, GS_EVENT_BUSY, gs_gpu_index(g), gs_note_units(ns, 1000));
+}
+
 /* In OPEN the work is not counted. Looks at times that the program does not know tell for how long there
  * is some. Beside others a gap between two launches counts as work, as in a turn: a GPU that has nothing to
  * do is looked at again a moment later. */
@@ -381,7 +390,7 @@ static uint64_t step_open(struct gs_gpu *g, uint32_t flags, uint64_t now)
 		return HASTY_NS;
 	}
 	if (g->busy)
-		gs_note_busy(g, now - g->sampled_ns);
+		note_busy(g, now - g->sampled_ns);
 	if (g->busy)
 		g->usage.busy_ns += now - g->sampled_ns < OPEN_NS ? now - g->sampled_ns : OPEN_NS;
 	g->sampled_ns = now;

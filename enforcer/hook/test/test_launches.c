@@ -280,7 +280,7 @@ static void named(void)
 	CUmodule m;
 
 	begin(1);
-	gs_trace_begin(&t->trace);
+	gs_traced_begin(&t->trace);
 	DRIVER(cuModuleLoadData, CUmodule *, const void *);
 	DRIVER(cuModuleGetFunction, CUfunction *, CUmodule, const char *);
 	OK(cuModuleLoadData(&m, "an image"));

@@ -308,7 +308,7 @@ static void allocations_are_listed(void)
 	size_t pitch;
 
 	CUcontext c = begin(64 * MIB);
-	gs_trace_begin(&t->trace);
+	gs_traced_begin(&t->trace);
 	DRIVER(cuMemAddressReserve, CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
 	DRIVER(cuStreamSynchronize, CUstream);
 	OK(cuMemAlloc_v2(&a, MIB));

@@ -22,7 +22,7 @@ static void begin(void)
 	gs_forks_watch();
 	trace = mmap(NULL, sizeof(struct gs_traced), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(trace != MAP_FAILED);
-	gs_trace_begin(trace);
+	gs_traced_begin(trace);
 }
 
 static uint32_t kind_of(const struct gs_event *e) { return e->what & 0xff; }
@@ -136,11 +136,11 @@ static void a_session_follows_another(void)
 
 	gs_note(GS_EVENT_LAUNCH, 1);
 	first = trace->first_ns;
-	gs_trace_begin(NULL);
+	gs_traced_begin(NULL);
 	gs_note(GS_EVENT_LAUNCH, 2);
 	CHECK(trace->head == GS_BLOCK && trace->version == 2 && !trace->event[1].what);
 	CHECK(mmap(trace, sizeof *trace, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == trace);
-	gs_trace_begin(trace);
+	gs_traced_begin(trace);
 	CHECK(!pthread_create(&t, NULL, note_one, NULL) && !pthread_join(t, NULL));
 	gs_note(GS_EVENT_LAUNCH, 3);
 	CHECK(trace->event[0].id == 4 && !trace->event[1].what && trace->event[GS_BLOCK].id == 3);
@@ -156,15 +156,15 @@ static void shared_memory_is_told(void)
 
 	gs_note_shared(GS_SHARED_MANAGED);
 	CHECK(trace->shared == GS_SHARED_MANAGED);
-	gs_trace_begin(NULL);
+	gs_traced_begin(NULL);
 	CHECK(gs_shares(0, GS_SHARED_MULTICAST) == 0 && gs_shares(2, GS_SHARED_PROCESSES) == 2);
 	CHECK(trace->shared == GS_SHARED_MANAGED);
-	gs_trace_begin(trace);
+	gs_traced_begin(trace);
 	CHECK(trace->shared == (GS_SHARED_MANAGED | GS_SHARED_MULTICAST));
 	child = fork();
 	if (!child) {
 		trace->shared = 0;
-		gs_trace_begin(trace);
+		gs_traced_begin(trace);
 		_exit((int)trace->shared);
 	}
 	CHECK(waitpid(child, &status, 0) == child && !status);
@@ -206,10 +206,10 @@ static void allocations_are_listed(void)
 		_exit(at(3) != NULL);
 	}
 	CHECK(waitpid(child, &status, 0) == child && !status);
-	gs_trace_begin(NULL);
+	gs_traced_begin(NULL);
 	CHECK(gs_crash_allocated(16384, 3) == place[5] && !gs_crash_allocated(1, 1));
 	memset(trace, 0, sizeof(struct gs_traced));
-	gs_trace_begin(trace);
+	gs_traced_begin(trace);
 	CHECK(at(16384)->bytes == 3 && at(4096)->bytes == 1 && c->unlisted == 2);
 }
 
@@ -231,7 +231,7 @@ static void brokers_may_be_older(void)
 	CHECK(t && !gs_link_map_trace(file(GS_TRACE_AT), NULL));
 	CHECK(gs_crash_allocated(4096, 1) == 1);
 	for (int i = 0; i < 4; i++) {
-		gs_trace_begin(t);
+		gs_traced_begin(t);
 		CHECK(a->address == 4096 && t->version == 2 && !t->head);
 		gs_note(GS_EVENT_LAUNCH, 1);
 		gs_crash_freed(gs_crash_allocated(8192, 1));
@@ -258,7 +258,7 @@ static void kernels_are_named(void)
 	gs_crash_named(7, "two");
 	gs_crash_named(10, "three");
 	memset(trace, 0, sizeof(struct gs_traced));
-	gs_trace_begin(trace);
+	gs_traced_begin(trace);
 	CHECK(c->kernel[3].id == 10 && !strcmp(c->names + c->kernel[3].name - 1, "three") && !c->kernel[4].name && !c->unnamed);
 	memset(name, 'n', sizeof name);
 	name[sizeof name - 1] = 0;
