@@ -11,98 +11,55 @@
 #define _GNU_SOURCE
 #include "admit.h"
 
+#include "client.h"
 #include "clock.h"
 #include "futex.h"
 #include "local.h"
 #include "request.h"
-
-/* The broker allows a session this many reservations. Further threads wait. */
-#define GS_RESERVATIONS 64
+#include "sums.h"
 
 #define GS_PATIENCE (5 * GS_MS)
 /* The broker says for how long an allocation waits for room. This bounds what it says. */
 #define GS_ROOM (20 * 60 * GS_SECOND)
 
-static struct reservation {
-	bool taken;
-	unsigned gpu;
-	uint64_t bytes;
-	uint64_t number; /* the broker's; 0: it is of the lease */
-	uint64_t epoch;  /* of the session that granted it; 0: none */
-} reservations[GS_RESERVATIONS];
-
-static _Atomic uint64_t committed[GS_GPUS];
-static uint64_t reserved[GS_GPUS];
-static _Atomic uint32_t released; /* counts; threads without a reservation wait on it */
-static unsigned waiting;          /* such threads */
-
-uint64_t gs_client_committed(unsigned gpu) { return gpu < GS_GPUS ? atomic_load(&committed[gpu]) : 0; }
-
-void gs_admit_declare(uint64_t held[GS_GPUS])
-{
-	for (unsigned i = 0; i < GS_GPUS; i++)
-		held[i] = committed[i];
-}
-
-uint64_t gs_admit_granted(unsigned gpu)
-{
-	uint64_t sum = committed[gpu];
-
-	for (unsigned i = 0; i < GS_RESERVATIONS; i++)
-		if (reservations[i].taken && reservations[i].gpu == gpu && reservations[i].epoch == gs_client_epoch())
-			sum += reservations[i].bytes;
-	return sum;
-}
-
-void gs_forked_admit(void)
-{
-	for (unsigned i = 0; i < GS_GPUS; i++) {
-		reserved[i] = 0;
-		atomic_store(&committed[i], 0);
-	}
-	for (unsigned i = 0; i < GS_RESERVATIONS; i++)
-		reservations[i].taken = false;
-	waiting = 0;
-}
-
 static void hold(unsigned gpu, uint64_t bytes)
 {
-	atomic_store(&committed[gpu], bytes);
+	atomic_store(&gs_sums.committed[gpu], bytes);
 	gs_local_used(gpu, bytes);
 }
 
-static struct reservation *find_free(void)
+static struct gs_reservation *find_free(void)
 {
 	for (unsigned i = 0; i < GS_RESERVATIONS; i++)
-		if (!reservations[i].taken)
-			return &reservations[i];
+		if (!gs_sums.reservation[i].taken)
+			return &gs_sums.reservation[i];
 	return NULL;
 }
 
-static struct reservation *take(unsigned gpu, uint64_t bytes)
+static struct gs_reservation *take(unsigned gpu, uint64_t bytes)
 {
 	uint64_t deadline = gs_now() + GS_ANSWER, now;
-	struct reservation *r;
+	struct gs_reservation *r;
 
 	while (!(r = find_free())) {
 		if ((now = gs_now()) >= deadline)
 			return NULL;
-		waiting++;
-		gs_client_park(&released, released, deadline - now);
-		waiting--;
+		gs_sums.waiting++;
+		gs_client_park(&gs_sums.released, gs_sums.released, deadline - now);
+		gs_sums.waiting--;
 	}
-	*r = (struct reservation){.taken = true, .gpu = gpu, .bytes = bytes};
-	reserved[gpu] += bytes;
+	*r = (struct gs_reservation){.taken = true, .gpu = gpu, .bytes = bytes};
+	gs_sums.reserved[gpu] += bytes;
 	return r;
 }
 
-static void release(struct reservation *r)
+static void release(struct gs_reservation *r)
 {
-	reserved[r->gpu] -= r->bytes;
+	gs_sums.reserved[r->gpu] -= r->bytes;
 	r->taken = false;
-	atomic_fetch_add(&released, 1);
-	if (waiting)
-		gs_futex_wake(&released, 1);
+	atomic_fetch_add(&gs_sums.released, 1);
+	if (gs_sums.waiting)
+		gs_futex_wake(&gs_sums.released, 1);
 }
 
 /* ---- the lease ---- */
@@ -112,7 +69,7 @@ static uint64_t *lease(unsigned gpu)
 	return gs_client_governs(gpu) && gs_client.leases ? &gs_client.leases->idle[gpu] : NULL;
 }
 
-static bool lease_take(struct reservation *r)
+static bool lease_take(struct gs_reservation *r)
 {
 	uint64_t *word = lease(r->gpu), was = word ? __atomic_load_n(word, __ATOMIC_ACQUIRE) : 0;
 
@@ -155,7 +112,7 @@ static void give_back(unsigned gpu, enum gs_kind kind, uint64_t bytes)
  * session sends too much, the broker says so, and the thread waits: the program did
  * nothing wrong. It also waits while the broker makes room for it, or awaits the
  * memory of the dead; that wait has an end, so the broker is told how long it was. */
-static int ask(struct reservation *r, enum gs_kind kind)
+static int ask(struct gs_reservation *r, enum gs_kind kind)
 {
 	struct gs_memory m = {.gpu = r->gpu, .kind = kind, .bytes = r->bytes};
 	uint64_t began = gs_now(), deadline = began + GS_ANSWER;
@@ -188,9 +145,9 @@ static int ask(struct reservation *r, enum gs_kind kind)
 }
 
 /* Decides by the own page's cap. r itself is in the sums. */
-static int decide(const struct reservation *r)
+static int decide(const struct gs_reservation *r)
 {
-	return committed[r->gpu] + reserved[r->gpu] <= gs_local_most(r->gpu) ? GS_GRANT : GS_DENY;
+	return gs_sums.committed[r->gpu] + gs_sums.reserved[r->gpu] <= gs_local_most(r->gpu) ? GS_GRANT : GS_DENY;
 }
 
 /* With fail closed a broker that is there decides, be it one that came back while another
@@ -212,14 +169,14 @@ enum gs_type gs_client_reserve(unsigned gpu, enum gs_kind kind, uint64_t bytes, 
 	if (bytes >> 48)
 		return GS_DENY; /* No GPU has it, and the sums must not overflow. */
 	int was = gs_client_lock();
-	struct reservation *r;
+	struct gs_reservation *r;
 	int said = 0;
 	for (;;) {
 		_Atomic uint32_t nobody = 0;
 		if (gs_client.state == GS_ACTIVE || !needs_broker(gpu)) {
 			r = take(gpu, bytes);
 			said = !r ? 0 : kind != GS_MANAGED && lease_take(r) ? GS_GRANT : ask(r, kind);
-			if (!r || said || !(needs_broker(gpu) || gs_local_doubts(gpu, committed[gpu] + reserved[gpu])))
+			if (!r || said || !(needs_broker(gpu) || gs_local_doubts(gpu, gs_sums.committed[gpu] + gs_sums.reserved[gpu])))
 				break;
 			release(r);
 		}
@@ -231,7 +188,7 @@ enum gs_type gs_client_reserve(unsigned gpu, enum gs_kind kind, uint64_t bytes, 
 	if (r) {
 		answer = (enum gs_type)(said ? said : decide(r));
 		if (answer == GS_GRANT)
-			*reservation = (uint64_t)(r - reservations) + 1;
+			*reservation = (uint64_t)(r - gs_sums.reservation) + 1;
 		else
 			release(r);
 	}
@@ -239,16 +196,16 @@ enum gs_type gs_client_reserve(unsigned gpu, enum gs_kind kind, uint64_t bytes, 
 	return answer;
 }
 
-static struct reservation *find(uint64_t reservation)
+static struct gs_reservation *find(uint64_t reservation)
 {
-	if (reservation == 0 || reservation > GS_RESERVATIONS || !reservations[reservation - 1].taken)
+	if (reservation == 0 || reservation > GS_RESERVATIONS || !gs_sums.reservation[reservation - 1].taken)
 		return NULL;
-	return &reservations[reservation - 1];
+	return &gs_sums.reservation[reservation - 1];
 }
 
 /* Tells the broker the outcome of a reservation, if it is of this session. The
  * broker sees what was taken of the lease. It is told what the driver did not have. */
-static void conclude(const struct reservation *r, enum gs_type type, unsigned gpu, enum gs_kind kind, uint64_t bytes)
+static void conclude(const struct gs_reservation *r, enum gs_type type, unsigned gpu, enum gs_kind kind, uint64_t bytes)
 {
 	if (!gs_client_governs(gpu))
 		return;
@@ -270,8 +227,8 @@ void gs_client_commit(unsigned gpu, enum gs_kind kind, uint64_t reservation, uin
 	if (gpu >= GS_GPUS)
 		return;
 	int was = gs_client_lock();
-	struct reservation *r = find(reservation);
-	hold(gpu, committed[gpu] + bytes);
+	struct gs_reservation *r = find(reservation);
+	hold(gpu, gs_sums.committed[gpu] + bytes);
 	conclude(r, GS_COMMIT, gpu, kind, bytes);
 	if (r)
 		release(r);
@@ -283,7 +240,7 @@ void gs_client_abort(unsigned gpu, uint64_t reservation)
 	if (gpu >= GS_GPUS)
 		return;
 	int was = gs_client_lock();
-	struct reservation *r = find(reservation);
+	struct gs_reservation *r = find(reservation);
 	if (r) {
 		conclude(r, GS_ABORT, gpu, GS_DEVICE, 0);
 		release(r);
@@ -296,7 +253,7 @@ void gs_client_free(unsigned gpu, enum gs_kind kind, uint64_t bytes)
 	if (gpu >= GS_GPUS)
 		return;
 	int was = gs_client_lock();
-	uint64_t held = committed[gpu];
+	uint64_t held = gs_sums.committed[gpu];
 	if (bytes > held)
 		bytes = held;
 	hold(gpu, held - bytes);

@@ -5,14 +5,14 @@
 #include <errno.h>
 #include <string.h>
 
-#include "admit.h"
-#include "client.h"
 #include "clock.h"
 #include "crash.h"
 #include "devices.h"
 #include "entries.h"
 #include "local.h"
 #include "request.h"
+#include "session.h"
+#include "sums.h"
 #include "sys.h"
 
 #define GS_BUSY (10 * GS_MS) /* the broker's queue of connections is full */
@@ -29,7 +29,7 @@ static int send_hello(void)
 
 	memcpy(hello.tenant, gs_settings.tenant, sizeof(hello.tenant));
 	memcpy(hello.uuid, gs_gpus.uuid, sizeof(hello.uuid));
-	gs_admit_declare(gs_client.declared);
+	gs_sums_declare(gs_client.declared);
 	memcpy(hello.committed, gs_client.declared, sizeof(hello.committed));
 	bool resume = gs_client.session != 0;
 	for (int i = 0; i < GS_GPUS; i++)
@@ -65,7 +65,7 @@ static bool settle(void)
 {
 	uint64_t now[GS_GPUS];
 
-	gs_admit_declare(now);
+	gs_sums_declare(now);
 	for (unsigned i = 0; i < gs_client.governed; i++) {
 		struct gs_memory m = {.gpu = i, .bytes = gs_client.declared[i] - now[i]};
 		if (now[i] > gs_client.declared[i])

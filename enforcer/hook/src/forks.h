@@ -13,10 +13,10 @@
  * leaves a part out leaves out its handler. */
 #define GS_FORKS(PART)                                                                   \
 	/* There is no session: nothing of the broker's is open or mapped. */            \
-	PART(client) PART(look) PART(devices)                                                          \
+	PART(session) PART(look) PART(devices)                                                          \
 	/* No memory is held. */                                                         \
-	PART(admit) PART(claims) PART(contexts) PART(graphs) PART(growers) PART(mappings) PART(pools) \
-	/* The process's own page counts. It shows what admit.c holds. */                \
+	PART(sums) PART(claims) PART(contexts) PART(graphs) PART(growers) PART(mappings) PART(pools) \
+	/* The process's own page counts. It shows the sums. */                \
 	PART(local)                                                                      \
 	/* The trace is the parent's. */                                                 \
 	PART(trace) PART(crash) PART(nccl)                                                         \

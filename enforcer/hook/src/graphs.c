@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #include "claims.h"
-#include "client.h"
 #include "crash.h"
 #include "devices.h"
 #include "growers.h"

@@ -31,10 +31,12 @@
  *   growers     what the driver keeps for pools and graphs
  *
  * The broker
- *   client      the session: its states, its loss, the helper's part
+ *   session     what is known of it: its state, its lock, its loss
+ *   client      its start, and the helper's part
  *   connect     HELLO, RESUME, WELCOME
  *   request     what is sent, and which thread gets the answer
- *   admit       bytes that this process holds or is about to take
+ *   sums        bytes that this process holds or is about to take
+ *   admit       whether it may
  *   link        one connection: the socket, its frames, the page
  *   local       the process's own page, for the time without a broker
  *   look        a look at what a tenant has, without a session

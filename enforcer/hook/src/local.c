@@ -6,10 +6,10 @@
 
 #include <string.h>
 
-#include "admit.h"
 #include "clock.h"
 #include "futex.h"
 #include "settings.h"
+#include "sums.h"
 
 #define GS_PERIOD (100 * GS_MS)       /* of the duty cycle */
 #define GS_GRACE (30 * GS_SECOND)     /* the cycle goes on for so long after a loss */
@@ -76,11 +76,11 @@ void gs_forked_local(void) { gs_local_begin(false); }
 /* What the tenant had left when the broker died is divided among its processes,
  * which do not know each other. With fail closed, none gets more than it had. The
  * page may be a heartbeat behind the others. */
-static void divide(unsigned gpu, const struct gs_slot *last, bool closed)
+static void divide(unsigned gpu, const struct gs_slot *last, bool closed, uint64_t epoch)
 {
 	uint64_t cap = __atomic_load_n(&last->cap, __ATOMIC_RELAXED),
 		used = __atomic_load_n(&last->used, __ATOMIC_RELAXED);
-	uint64_t here = gs_admit_granted(gpu), processes = __atomic_load_n(&last->processes, __ATOMIC_RELAXED);
+	uint64_t here = gs_sums_granted(gpu, epoch), processes = __atomic_load_n(&last->processes, __ATOMIC_RELAXED);
 
 	if (used < here)
 		used = here;
@@ -93,7 +93,7 @@ static void divide(unsigned gpu, const struct gs_slot *last, bool closed)
 /* Goes on from the broker's last page. The caps stay. A process that had to share
  * keeps its share, and the rates of its copies, for a while. A suspended one stays so
  * until the next broker resumes it. */
-void gs_local_take_over(const struct gs_page *last, bool closed)
+void gs_local_take_over(const struct gs_page *last, bool closed, uint64_t epoch)
 {
 	uint64_t now = gs_now();
 
@@ -107,7 +107,7 @@ void gs_local_take_over(const struct gs_page *last, bool closed)
 		uint32_t mode = __atomic_load_n(&l->mode, __ATOMIC_ACQUIRE);
 		uint32_t share = __atomic_load_n(&l->share_permille, __ATOMIC_RELAXED);
 
-		divide((unsigned)i, l, closed);
+		divide((unsigned)i, l, closed, epoch);
 		__atomic_store_n(&s->inflight_us, __atomic_load_n(&l->inflight_us, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 		__atomic_store_n(&s->share_permille, share, __ATOMIC_RELAXED);
 		if (mode == GS_KILL)

@@ -22,9 +22,9 @@ static inline bool gs_suspended(void)
 
 #define GS_NEVER UINT64_MAX
 void gs_local_begin(bool closed); /* as it is before there was any broker */
-/* Goes on from the broker's last page. The caps stay. A process that had to share
- * keeps its share, and the rates of its copies, for a while. */
-void gs_local_take_over(const struct gs_page *last, bool closed);
+/* Goes on from the broker's last page, of the session of that epoch. The caps stay. A
+ * process that had to share keeps its share, and the rates of its copies, for a while. */
+void gs_local_take_over(const struct gs_page *last, bool closed, uint64_t epoch);
 void gs_local_step_down(void); /* the broker's page counts again: threads that wait on this one look at it */
 /* Moves the duty cycle on, and returns when it wants to be called again, or GS_NEVER. */
 uint64_t gs_local_tick(uint64_t now);

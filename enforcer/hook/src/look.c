@@ -9,6 +9,7 @@
 #include "client.h"
 #include "clock.h"
 #include "link.h"
+#include "session.h"
 #include "sys.h"
 
 #define GS_KEPT GS_SECOND /* the last answer holds for so long, */

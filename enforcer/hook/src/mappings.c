@@ -4,7 +4,6 @@
 
 #include "admit.h"
 #include "claims.h"
-#include "client.h"
 #include "crash.h"
 #include "devices.h"
 #include "wrapped.h"

@@ -1,11 +1,11 @@
 /* Allocations with a pointer of their own, and what the program is told about its memory. */
 #include "memory.h"
 
-#include "admit.h"
 #include "claims.h"
-#include "client.h"
 #include "crash.h"
 #include "devices.h"
+#include "local.h"
+#include "sums.h"
 #include "wrapped.h"
 #include "trace.h"
 #include "waits.h"

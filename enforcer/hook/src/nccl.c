@@ -15,7 +15,6 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "client.h"
 #include "devices.h"
 #include "driver.h"
 #include "streams.h"

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "claims.h"
-#include "client.h"
 #include "devices.h"
 #include "driver.h"
 #include "forks.h"

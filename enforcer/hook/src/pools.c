@@ -1,9 +1,7 @@
 /* Stream-ordered pools. */
 #include <stdlib.h>
 
-#include "admit.h"
 #include "claims.h"
-#include "client.h"
 #include "crash.h"
 #include "devices.h"
 #include "growers.h"

@@ -9,16 +9,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "client.h"
 #include "clock.h"
 #include "entries.h"
-#include "futex.h"
-
-void gs_waiter_wake(struct gs_waiter *w)
-{
-	atomic_store(&w->woken, 1);
-	gs_futex_wake(&w->woken, 1);
-}
 
 static struct gs_waiter *waiting_for(uint64_t seq)
 {

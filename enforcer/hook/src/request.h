@@ -2,7 +2,7 @@
 #ifndef GPUSTEWARD_REQUEST_H
 #define GPUSTEWARD_REQUEST_H
 
-#include "client.h"
+#include "session.h"
 
 void gs_client_acquire(unsigned gpu);
 /* GS_YIELD or GS_USAGE. own_slice_us: see gs_header.flags */
@@ -15,6 +15,5 @@ bool gs_client_send(enum gs_type type, const void *payload, uint32_t length);
 /* Sends a request and waits for its answer. False: the session is lost. */
 bool gs_client_ask(enum gs_type type, const void *payload, uint32_t length, struct gs_frame *answer);
 bool gs_client_receive(bool wait); /* reads one frame; false: none came */
-void gs_waiter_wake(struct gs_waiter *w);
 
 #endif

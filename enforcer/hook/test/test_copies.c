@@ -5,11 +5,11 @@
 #include "run.h"
 
 #include "bandwidth.h"
-#include "client.h"
 #include "clock.h"
 #include "futex.h"
-#include "wrapped.h"
 #include "local.h"
+#include "session.h"
+#include "wrapped.h"
 
 
 /* What the test calls and the hook does not. */

@@ -11,11 +11,11 @@
 #include "run.h"
 
 #ifndef PRELOADED
-#include "client.h"
 #include "entries.h"
-#include "wrapped.h"
 #include "nvml.h"
+#include "session.h"
 #include "streams.h"
+#include "wrapped.h"
 #endif
 
 static const char *const wrapped[] = {

@@ -4,14 +4,14 @@
 
 #include "run.h"
 
-#include "client.h"
 #include "crash.h"
 #include "devices.h"
 #include "futex.h"
-#include "wrapped.h"
 #include "local.h"
+#include "session.h"
 #include "streams.h"
 #include "trace.h"
+#include "wrapped.h"
 
 static void *address(const char *name)
 {

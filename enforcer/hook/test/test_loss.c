@@ -294,7 +294,7 @@ static void duty_cycle(void)
 	last.slot[0] = (struct gs_slot){.mode = GS_PAUSE, .share_permille = 300, .inflight_us = 2000, .cap = 5};
 	last.slot[1] = (struct gs_slot){.mode = GS_OPEN, .share_permille = 300};
 	last.slot[2] = (struct gs_slot){.mode = GS_RUN, .share_permille = 700};
-	gs_local_take_over(&last, false);
+	gs_local_take_over(&last, false, 0);
 	CHECK(gs_own.gated && gs_own.slot[0].mode == GS_RUN && gs_own.slot[0].cap == 5 &&
 	      gs_own.slot[0].inflight_us == 2000);
 	uint64_t began = gs_now(), turn = gs_own.slot[0].turn;
@@ -310,7 +310,7 @@ static void duty_cycle(void)
 	CHECK(!gs_own.gated && gs_own.slot[0].mode == GS_OPEN && gs_own.slot[0].cap == 5);
 	CHECK(gs_local_tick(began + 31 * GS_SECOND) == GS_NEVER);
 
-	gs_local_take_over(&last, true);
+	gs_local_take_over(&last, true, 0);
 	gs_local_tick(gs_now() + 40 * GS_SECOND);
 	CHECK(gs_own.gated && gs_own.slot[0].mode == GS_PAUSE && gs_own.slot[1].mode == GS_PAUSE);
 }
@@ -320,7 +320,7 @@ static void who_is_suspended_stays_so(void)
 {
 	struct gs_page last = {.suspended = 1};
 
-	gs_local_take_over(&last, false);
+	gs_local_take_over(&last, false, 0);
 	CHECK(gs_own.suspended && gs_suspended());
 	gs_local_begin(false); /* in the child of a fork */
 	CHECK(!gs_suspended());
@@ -333,7 +333,7 @@ static void rates_of_copies(void)
 
 	last.slot[0] = (struct gs_slot){.mode = GS_OPEN, .link = 1000, .copy = 2000};
 	last.slot[1] = (struct gs_slot){.mode = GS_KILL, .link = 3000};
-	gs_local_take_over(&last, false);
+	gs_local_take_over(&last, false, 0);
 	uint64_t began = gs_now();
 	CHECK(gs_own.slot[0].link == 1000 && gs_own.slot[0].copy == 2000 && !gs_own.slot[1].link && !gs_own.gated);
 	uint64_t next = gs_local_tick(began + GS_SECOND);
@@ -342,7 +342,7 @@ static void rates_of_copies(void)
 	CHECK(gs_local_tick(began + 30 * GS_SECOND) == GS_NEVER); /* and threads that wait are woken */
 	CHECK(!gs_own.slot[0].link && !gs_own.slot[0].copy && gs_own.bell != bell);
 
-	gs_local_take_over(&last, true);
+	gs_local_take_over(&last, true, 0);
 	gs_local_tick(gs_now() + 40 * GS_SECOND);
 	CHECK(gs_own.slot[0].link == 1000); /* fail closed: until there is a broker */
 	gs_local_begin(false);

@@ -2,6 +2,8 @@
  * and in a forked child that has none. */
 #include "test_broker.h"
 
+#include "sums.h"
+
 static void memory(void)
 {
 	struct request r;
