@@ -3,6 +3,7 @@
 #include "arrays.h"
 
 #include "claims.h"
+#include "growers.h"
 #include "wrapped.h"
 
 static uint64_t up(uint64_t n, uint64_t unit)

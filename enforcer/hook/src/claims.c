@@ -3,9 +3,7 @@
 #include "admit.h"
 #include "crash.h"
 #include "devices.h"
-#include "growers.h"
 #include "driver.h"
-#include "trace.h"
 
 _Atomic bool gs_counting;
 _Atomic uint64_t gs_uncounted;
@@ -22,13 +20,6 @@ bool gs_claim_once(struct gs_claim *c, int gpu, enum gs_kind kind, uint64_t byte
 {
 	*c = (struct gs_claim){.gpu = gpu, .kind = kind, .bytes = bytes};
 	return gpu < 0 || !bytes || gs_client_reserve((unsigned)gpu, kind, bytes, &c->reservation) == GS_GRANT;
-}
-
-bool gs_claim(struct gs_claim *c, int gpu, enum gs_kind kind, uint64_t bytes)
-{
-	gs_note(GS_EVENT_ALLOC, gs_note_units(bytes, 4096));
-	return gs_claim_once(c, gpu, kind, bytes) ||
-	       (gs_pools_trim(gpu) && gs_claim_once(c, gpu, kind, bytes));
 }
 
 bool gs_claim_commit(struct gs_claim *c, uint64_t bytes)

@@ -20,10 +20,8 @@ struct gs_claim {
 	uint64_t reservation, bytes;
 };
 
-/* Asks for bytes. If they are denied, it trims this process's pools and asks once
- * more. False: the wrapper returns CUDA_ERROR_OUT_OF_MEMORY. */
-bool gs_claim(struct gs_claim *c, int gpu, enum gs_kind kind, uint64_t bytes);
-bool gs_claim_once(struct gs_claim *c, int gpu, enum gs_kind kind, uint64_t bytes); /* trims nothing */
+/* Asks for bytes. False: they are denied. */
+bool gs_claim_once(struct gs_claim *c, int gpu, enum gs_kind kind, uint64_t bytes);
 /* Books what was really taken. If that is more than was claimed, it asks for the
  * rest. False: the rest is denied, nothing is booked, and the caller gives all back. */
 bool gs_claim_commit(struct gs_claim *c, uint64_t bytes);

@@ -3,6 +3,7 @@
 
 #include "admit.h"
 #include "driver.h"
+#include "trace.h"
 
 /* Drivers up to 580 let a pool grow by multiples of this if a request does not fit. */
 #define CHUNK (32ull << 20)
@@ -87,12 +88,20 @@ bool gs_grew(struct gs_claim *c, struct gs_grower *g)
 	return true;
 }
 
-bool gs_pools_trim(int gpu)
+/* False: that gave nothing back. */
+static bool trim(int gpu)
 {
 	gs_growers_lock(gpu);
 	uint64_t freed = gs_growers_trim(gpu);
 	gs_growers_unlock(gpu);
 	return freed > 0;
+}
+
+bool gs_claim(struct gs_claim *c, int gpu, enum gs_kind kind, uint64_t bytes)
+{
+	gs_note(GS_EVENT_ALLOC, gs_note_units(bytes, 4096));
+	return gs_claim_once(c, gpu, kind, bytes) ||
+	       (trim(gpu) && gs_claim_once(c, gpu, kind, bytes));
 }
 
 void gs_pools_reset(int gpu)

@@ -28,8 +28,9 @@ uint64_t gs_growers_trim(int gpu); /* gives back to the card what they keep and 
 bool gs_grow(struct gs_claim *c, struct gs_grower *g, uint64_t need); /* before the driver's call; false: denied */
 bool gs_grew(struct gs_claim *c, struct gs_grower *g); /* after it; false: it grew by more, and that was denied */
 
-/* Trims all growers of the GPU. False: that gave nothing back. Not under the lock. */
-bool gs_pools_trim(int gpu);
+/* Asks for bytes. If they are denied, it trims the GPU's growers and asks once more.
+ * False: the wrapper returns CUDA_ERROR_OUT_OF_MEMORY. Not under the lock. */
+bool gs_claim(struct gs_claim *c, int gpu, enum gs_kind kind, uint64_t bytes);
 /* The device was reset: what cannot be read any more is gone. Not under the lock. */
 void gs_pools_reset(int gpu);
 /* Frees in the books what the growers shrank by. The helper calls it each second. */

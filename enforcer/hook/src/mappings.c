@@ -6,6 +6,7 @@
 #include "claims.h"
 #include "crash.h"
 #include "devices.h"
+#include "growers.h"
 #include "wrapped.h"
 #include "trace.h"
 #include "turns.h"

@@ -4,6 +4,7 @@
 #include "claims.h"
 #include "crash.h"
 #include "devices.h"
+#include "growers.h"
 #include "local.h"
 #include "sums.h"
 #include "wrapped.h"
