@@ -91,7 +91,7 @@ int main(int argc, char **argv)
 	if (repetitions < 1)
 		return 2;
 	fake_begin();
-	gs_turns_start();
+	gs_helper_start();
 	measure("free", 1, repetitions);
 	measure("free", THREADS, repetitions);
 	fake_page->slot[0].link = 1ull << 60;

@@ -103,7 +103,7 @@ int main(int argc, char **argv)
 	fake_begin();
 	fake_seat();
 	fake_instant = true;
-	gs_turns_start();
+	gs_helper_start();
 	measure("open", 1, repetitions);
 	measure("open", THREADS, repetitions);
 	gs_trace_begin(calloc(1, sizeof(struct gs_traced)));

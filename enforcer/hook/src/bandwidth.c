@@ -12,6 +12,7 @@
 #include "client.h"
 #include "clock.h"
 #include "futex.h"
+#include "streams.h"
 
 #define LOOK_NS 1000000000  /* a waiting copy looks around at this interval */
 #define STALE_NS 4000000000 /* the helper should long have seen that the broker's heart stopped */
@@ -22,21 +23,6 @@ static uint64_t rate_of(const struct gs_slot *slot, enum gs_way way)
 	if (__atomic_load_n(&slot->mode, __ATOMIC_ACQUIRE) == GS_KILL)
 		return 0;
 	return __atomic_load_n(way == GS_LINK ? &slot->link : &slot->copy, __ATOMIC_RELAXED);
-}
-
-/* The thread's bytes so far belong to the GPU on which they were copied. */
-void gs_copies_settle(struct gs_thread *t)
-{
-	int gpu = atomic_load(&t->copies_gpu);
-
-	t->copies_generation = 0;
-	if (gpu < 0)
-		return;
-	pthread_mutex_lock(&gs_gates[gpu].lock);
-	gs_gates[gpu].copied += atomic_load(&t->copied);
-	atomic_store(&t->copied, 0);
-	atomic_store(&t->copies_gpu, -1);
-	pthread_mutex_unlock(&gs_gates[gpu].lock);
 }
 
 bool gs_copy_slow(struct gs_copy *c, CUstream s)

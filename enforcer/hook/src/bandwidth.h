@@ -3,7 +3,7 @@
 #define GPUSTEWARD_BANDWIDTH_H
 
 #include "local.h"
-#include "streams.h"
+#include "work.h"
 
 /* Around every copy that the driver is asked for:
  *
@@ -59,7 +59,6 @@ static inline void gs_copy_leave(struct gs_copy *c, CUresult r)
 	}
 }
 
-void gs_copies_settle(struct gs_thread *t);     /* the thread calls it: it ends, or copies on another GPU */
 uint64_t gs_copies_sum(const struct gs_gpu *g); /* bytes ever copied on the GPU, which is locked */
 
 #endif

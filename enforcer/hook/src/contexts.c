@@ -1,6 +1,7 @@
 /* Contexts: what begins and ends with one. */
 #include "claims.h"
 #include "devices.h"
+#include "gate.h"
 #include "growers.h"
 #include "wrapped.h"
 #include "nccl.h"

@@ -21,7 +21,7 @@
 	/* The trace is the parent's. */                                                 \
 	PART(trace) PART(crash) PART(nccl)                                                         \
 	/* No thread, context or stream is known, and there is no helper. */             \
-	PART(gate) PART(streams) PART(slices) PART(turns)
+	PART(streams) PART(slices) PART(helper)
 
 #define GS_FORKED(part) void gs_forked_##part(void);
 GS_FORKS(GS_FORKED)

@@ -1,53 +1,20 @@
 /* The slow path of launches: a launch must be counted, would queue too much, or
  * must wait because others go first. */
-#define _GNU_SOURCE
 #include "gate.h"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
+#include "bound.h"
 #include "client.h"
 #include "clock.h"
 #include "devices.h"
 #include "futex.h"
-#include "driver.h"
+#include "helper.h"
+#include "limits.h"
 #include "local.h"
+#include "markers.h"
 #include "trace.h"
-
-#define LOOK_NS 1000000000  /* a waiting launch looks around at this interval */
-#define STALE_NS 4000000000 /* the helper should long have seen that the broker's heart stopped */
-#define NAP_NS 20000        /* the shortest wait for work in flight, */
-#define DOZE_NS 500000      /* and the longest without a look */
-#define STALL_NS 5000000    /* if work in flight makes no progress for so long, it may wait for what is held back */
-#define STALLED_NS 100000   /* the same for each launch after that, while so much is queued */
-#define STALLED_DOUBLES 8   /* or twice as long after each of them, so often */
-#define HOSTED_NS 1000000   /* the same while the GPU waits for a host function, which may wait for the launch */
-#define PASSING_NS 2000000  /* then no launch waits for a turn for so long: the work may wait for several */
-#define STALL_MOST_NS 2000000000 /* that doubles with each launch that passes in vain, up to this */
-#define SLOW 4              /* work beside others may be so many times slower than alone, and still makes progress */
-
-#define ROUSE_NS 20000000   /* while there is work, the helper does not sleep for so long */
-#define GRAPH_NS 1000000    /* a graph's cost while it is not known */
-#define BOUND_NS 750000     /* of work that a stream may have queued if more gains nothing */
-#define DRY_NS 100000       /* hardly any */
-#define BOUND_AGAIN 1000000000 /* so long after, a lower bound is tried again */
-#define CREDIT_NS 300000    /* of work may go by without a look, */
-#define CREDIT_MOST 64      /* or so many launches, */
-#define DEAR_NS 100000      /* none of which costs so much */
-#define SPRINT_NS 300000    /* at a pace, launches make up for so much that they did not take, */
-#define EARLY_MOST_NS 1000000000 /* and none makes the next one wait for longer */
-
-_Thread_local struct gs_launch gs_present;
-
-void gs_forked_gate(void) { gs_present = (struct gs_launch){ 0 }; }
+#include "turns.h"
 
 enum verdict { PASS, QUEUED, HELD, EARLY, CHANGED };
-
-/* Of the process, because its GPUs may wait for each other. */
-static _Atomic uint64_t patience = STALL_NS;
-static _Atomic uint64_t passing; /* until then launches go by at a pause */
 
 static struct gs_context *context(const struct gs_stream *e) { return e->stray ? gs_context_current() : e->context; }
 
@@ -65,25 +32,6 @@ static void outside(struct gs_thread *t, struct gs_launch *l)
 	l->crowd = NULL;
 }
 
-/* How much work a stream may have queued. In OPEN it is much, but never so much
- * that another program could not come beside it for seconds. Otherwise it is
- * little, so that it drains soon, or, if the program would lose by that, as much as
- * the page allows. */
-static uint64_t cap_ns(const struct gs_stream *e, const struct gs_slot *slot)
-{
-	if (__atomic_load_n(&slot->mode, __ATOMIC_RELAXED) == GS_OPEN)
-		return GS_AHEAD;
-	uint64_t most = (uint64_t)__atomic_load_n(&slot->inflight_us, __ATOMIC_RELAXED) * 1000;
-	uint64_t bound = e->bound_ns > BOUND_NS ? e->bound_ns : BOUND_NS;
-	return bound < most ? bound : most;
-}
-
-static void double_bound(struct gs_stream *e, const struct gs_slot *slot, uint64_t now)
-{
-	e->bound_ns = 2 * cap_ns(e, slot);
-	e->bound_set = now;
-}
-
 /* If a program waited for the bound and then has hardly anything queued when it
  * launches again, it could have queued more: it was faster than the GPU. */
 static void widen(struct gs_stream *e, const struct gs_slot *slot, uint64_t now)
@@ -94,7 +42,7 @@ static void widen(struct gs_stream *e, const struct gs_slot *slot, uint64_t now)
 	if (gs_marker_left(e, now) > DRY_NS)
 		return;
 	e->bounded = false;
-	double_bound(e, slot, now);
+	gs_bound_double(e, slot, now);
 }
 
 /* A launch waits for the bound. A program that needed more a while ago may not need it now. */
@@ -133,7 +81,7 @@ static uint32_t credit(const struct gs_stream *e, const struct gs_launch *l)
  * sleep and misses this, the next launch that looks wakes it. */
 static void rouse(uint64_t now)
 {
-	if (atomic_load(&gs_turns_wake) > now + ROUSE_NS)
+	if (atomic_load(&gs_helper_wake) > now + ROUSE_NS)
 		gs_bell_ring(atomic_load(&gs_page));
 }
 
@@ -179,7 +127,7 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 	    (mode == GS_OPEN && !pace && !l->graph && !atomic_load_explicit(&gs_deep, memory_order_relaxed)))
 		return PASS;
 	uint64_t now = gs_now();
-	if (mode == GS_PAUSE && !passes && now >= atomic_load(&passing))
+	if (mode == GS_PAUSE && !passes && now >= atomic_load(&gs_passing))
 		return HELD;
 	enum verdict v = PASS;
 	gs_gpu_lock(g);
@@ -200,7 +148,7 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 			e->stalled += e->stalled < STALLED_DOUBLES;
 		else if (pace && g->line_ns > now)
 			v = EARLY;
-		else if (gs_marker_left(e, now) > cap_ns(e, slot))
+		else if (gs_marker_left(e, now) > gs_bound(e, slot))
 			v = QUEUED;
 		if (v == QUEUED)
 			bounded(e, now);
@@ -227,7 +175,7 @@ static bool wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page 
 	bool stalled = false;
 
 	gs_gpu_lock(g);
-	uint64_t cap = cap_ns(e, &page->slot[gs_gpu_index(g)]);
+	uint64_t cap = gs_bound(e, &page->slot[gs_gpu_index(g)]);
 	gs_marker_look(e);
 	uint64_t left = gs_marker_left(e, now);
 	if (left > cap) {
@@ -274,8 +222,8 @@ static bool stalled(uint64_t since, uint64_t now)
 		uint64_t from = g->progress_ns > since ? g->progress_ns : since, least = SLOW * gs_marker_dearest(g);
 		if (least > STALL_MOST_NS) /* work that stalls seems to be long */
 			least = STALL_MOST_NS;
-		if (least < atomic_load(&patience))
-			least = atomic_load(&patience);
+		if (least < atomic_load(&gs_patience))
+			least = atomic_load(&gs_patience);
 		if (g->phase == GS_DRAINING && gs_marker_at_hosts(g)) /* others wait for that, at the tenant's cost */
 			least = HOSTED_NS;
 		bool is = gs_marker_any(g) && now > from && now - from >= least;
@@ -307,12 +255,12 @@ static void suspect(void)
  * no progress: that may wait for what this thread is about to launch. */
 static bool wait_turn(struct gs_gpu *g, struct gs_page *page, uint32_t bell, uint64_t began)
 {
-	uint64_t now = gs_now(), most = atomic_load(&patience);
+	uint64_t now = gs_now(), most = atomic_load(&gs_patience);
 
 	if (now - began >= HOSTED_NS && stalled(began, now)) {
-		atomic_store(&passing, now + PASSING_NS);
+		atomic_store(&gs_passing, now + PASSING_NS);
 		if (now - began >= most)
-			atomic_store(&patience, 2 * most < STALL_MOST_NS ? 2 * most : STALL_MOST_NS);
+			atomic_store(&gs_patience, 2 * most < STALL_MOST_NS ? 2 * most : STALL_MOST_NS);
 		return true;
 	}
 	gs_gpu_lock(g);
@@ -324,6 +272,18 @@ static bool wait_turn(struct gs_gpu *g, struct gs_page *page, uint32_t bell, uin
 		gs_client_poll(); /* the helper sits in the driver, or there is none */
 	gs_bell_wait(page, bell, most);
 	return false;
+}
+
+/* The thread's stream. The helper begins if no call told of its context. */
+static struct gs_stream *stream_of(struct gs_thread *t, CUstream s)
+{
+	struct gs_stream *e = gs_stream_of(t, s);
+
+	if (e && unlikely(!atomic_load(&e->gpu->seated))) {
+		atomic_store(&e->gpu->seated, true);
+		gs_helper_start();
+	}
+	return e;
 }
 
 /* A launch waits at the gate for a turn from now on (1), or has waited for so long, ns, for a turn (-1) or not (0). */
@@ -347,7 +307,7 @@ void gs_gate_slow(struct gs_launch *l)
 	l->crowd = NULL;
 	l->seq = 0;
 	gs_launch_over(t);
-	struct gs_stream *e = gs_stream_of(t, l->stream);
+	struct gs_stream *e = stream_of(t, l->stream);
 	if (!e || (atomic_load(&gs_captures) && gs_stream_captures(l->stream)))
 		return;
 	for (;;) {
@@ -394,62 +354,6 @@ void gs_gate_slow(struct gs_launch *l)
 	}
 }
 
-/* The launch was made, or refused. It is booked, and marked if that is due and the
- * thread still can. */
-static void mark(const struct gs_launch *l, CUresult r, bool can)
-{
-	struct gs_stream *e = l->entry;
-	struct gs_gpu *g = e->gpu;
-	struct gs_context *c = context(e);
-
-	gs_gpu_lock(g);
-	if (l->seq)
-		gs_self->counted = l->seq / 2 + 1;
-	if (!r && c && (e->stray || e->stream == l->stream)) {
-		uint64_t now = gs_now();
-		gs_marker_add(e, c, l->graph, 1, l->cost, now);
-		if (can && gs_marker_due(e)) {
-			gs_marker_look(e);
-			gs_marker_record(e, l->stream, now);
-		}
-	}
-	pthread_mutex_unlock(&g->lock);
-}
-
-static void crowd_left(struct gs_gpu *g)
-{
-	atomic_fetch_add(&g->crowd, 1);
-	atomic_fetch_sub_explicit(&g->crowded, 1, memory_order_release);
-}
-
-void gs_gate_left(struct gs_launch *l, CUresult r)
-{
-	GS_UNCANCELLED;
-	if (gs_present.seq != l->seq || gs_present.crowd != l->crowd)
-		return; /* it is settled, or this is the child of a fork in it */
-	gs_present = (struct gs_launch){ 0 };
-	if (l->entry)
-		mark(l, r, true);
-	if (l->crowd)
-		crowd_left(l->crowd);
-}
-
-void gs_launch_over(struct gs_thread *t)
-{
-	uint64_t seq = t ? atomic_load_explicit(&t->seq, memory_order_relaxed) : 0;
-
-	if (!(seq & 1) && !gs_present.crowd)
-		return;
-	struct gs_launch l = gs_present;
-	gs_present = (struct gs_launch){ 0 };
-	if (l.entry && (l.crowd || l.seq == seq))
-		mark(&l, 0, false);
-	if (l.crowd)
-		crowd_left(l.crowd);
-	if (seq & 1)
-		atomic_store_explicit(&t->seq, seq + 1, memory_order_release);
-}
-
 /* A host function may wait for what this thread does after further launches. At an
  * open gate no launch looks, so the function is only remembered. */
 void gs_gate_host(CUstream s, bool per_thread)
@@ -461,7 +365,7 @@ void gs_gate_host(CUstream s, bool per_thread)
 		s = CU_STREAM_PER_THREAD;
 	else if (s == CU_STREAM_LEGACY)
 		s = NULL;
-	struct gs_stream *e = gs_stream_of(t, s);
+	struct gs_stream *e = stream_of(t, s);
 	if (!e || e->stray || (atomic_load(&gs_captures) && gs_stream_captures(s)))
 		return;
 	struct gs_slot *slot = &atomic_load(&gs_page)->slot[gs_gpu_index(e->gpu)];
@@ -477,19 +381,16 @@ void gs_gate_host(CUstream s, bool per_thread)
 	pthread_mutex_unlock(&e->gpu->lock);
 }
 
-/* All work of a GPU has ended, so no work stalls any more. */
-void gs_gate_drained(void)
+/* A process that makes a context takes a seat on its GPU. */
+void gs_gate_context_created(CUcontext c, int gpu)
 {
-	if (atomic_load(&patience) > STALL_NS)
-		atomic_store(&patience, STALL_NS);
-	atomic_store(&passing, 0);
-}
-
-/* The bound was in the way, so more may be queued from now on. */
-void gs_gate_helped(struct gs_stream *e, uint64_t now)
-{
-	atomic_store(&patience, STALL_NS);
-	atomic_store(&passing, 0);
-	if (e->stalled)
-		double_bound(e, &atomic_load(&gs_page)->slot[gs_gpu_index(e->gpu)], now);
+	if (!c || gpu < 0 || gpu >= GS_GPUS)
+		return;
+	gs_context_of(c);
+	struct gs_gpu *g = &gs_gates[gpu];
+	pthread_mutex_lock(&g->lock);
+	g->seated = true;
+	gs_turns_seat(g);
+	pthread_mutex_unlock(&g->lock);
+	gs_helper_start();
 }

@@ -14,22 +14,9 @@
  *
  * stream is as the program gave it. per_thread: NULL is the thread's own stream
  * (the _ptsz names). graph is the executable graph; NULL: a kernel. enter may wait
- * for a turn; leave marks.
- *
- * A thread may never come to leave: it is cancelled, ends or jumps away in the
- * driver. Then its end or its next launch settles that one, as made. A launch
- * within a launch does so, too: the outer one finds at its leave that seq went on. */
-struct gs_launch {
-	struct gs_stream *entry; /* to be marked; NULL: nothing is to be done */
-	struct gs_gpu *crowd;    /* counts it for a thread without a place; else NULL */
-	CUstream stream;
-	void *graph;
-	uint64_t cost; /* estimated, ns of the GPU */
-	uint64_t seq;  /* the thread's, which this made odd; 0: it did not */
-};
+ * for a turn; leave marks. */
 
 void gs_gate_slow(struct gs_launch *l); /* for gs_gate_enter */
-void gs_gate_left(struct gs_launch *l, CUresult r); /* for gs_gate_leave */
 
 static inline void gs_gate_enter(struct gs_launch *l, CUstream stream, bool per_thread, void *graph)
 {
@@ -84,17 +71,12 @@ static inline void gs_gate_uncount(const struct gs_launch *l)
 		atomic_fetch_add_explicit(&gs_self->elsewhere, 1, memory_order_relaxed);
 }
 
-/* The last launch of this thread that the slow path let go on, until it is left. */
-extern _Thread_local struct gs_launch gs_present;
-/* The thread's launch that was never left, if there is one, is over, and counts as
- * made. The thread calls it when it ends or launches again. NULL: it has no place. */
-void gs_launch_over(struct gs_thread *t);
-void gs_gate_drained(void); /* no work of this process is under way on some GPU */
 /* Before the driver's call: a host function is queued. What waits behind it may wait
  * for launches, and its time is not the GPU's. The functions in a graph stay unknown:
  * no event tells their time from that of the graph's other nodes. */
 void gs_gate_host(CUstream s, bool per_thread);
-/* The stream's work had made no progress, and went on soon after a launch passed. */
-void gs_gate_helped(struct gs_stream *e, uint64_t now);
+/* After the driver's call (create, primary retain): launches may come from the
+ * context. gpu is the session's; -1: none. */
+void gs_gate_context_created(CUcontext c, int gpu);
 
 #endif

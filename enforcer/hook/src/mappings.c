@@ -9,7 +9,7 @@
 #include "growers.h"
 #include "wrapped.h"
 #include "trace.h"
-#include "turns.h"
+#include "helper.h"
 
 struct block {
 	struct gs_claim claim;
@@ -63,7 +63,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 	GS_WHOLE(cuMemCreate);
 	if (prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE && atomic_load(&gs_counting)) {
 		gpu = gs_gpu_of_device(prop->location.id);
-		gs_turns_start(); /* it needs no context */
+		gs_helper_start(); /* it needs no context */
 	}
 	if (!gs_claim(&c, gpu, GS_VMM, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;

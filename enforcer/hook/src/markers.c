@@ -5,12 +5,11 @@
 
 #include <string.h>
 
+#include "bound.h"
 #include "clock.h"
 #include "crash.h"
-#include "gate.h"
 #include "driver.h"
 #include "local.h"
-#include "streams.h"
 
 #define MARKER_NS 400000     /* of work that a marker covers, about, */
 #define MARKER_PART 8        /* or this part of what may be queued */

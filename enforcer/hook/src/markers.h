@@ -3,27 +3,7 @@
 #ifndef GPUSTEWARD_MARKERS_H
 #define GPUSTEWARD_MARKERS_H
 
-#include "hook.h"
-
-struct gs_context;
-struct gs_gpu;
-struct gs_stream;
-
-/* Some launches on a stream, and the event behind the last of them. */
-struct gs_marker {
-	CUevent event;
-	struct gs_context *context; /* the event's */
-	uint64_t first_ns, last_ns; /* launches that it covers */
-	uint64_t recorded_ns;
-	uint64_t cost;       /* estimated, ns of the GPU */
-	uint64_t guessed;    /* the part of it that stands for what may have been launched in OPEN */
-	uint32_t launches;   /* 0: there is nothing to mark */
-	uint32_t real;       /* launches that were made and are in the books: the rest stands for what is in none */
-	bool uneven;         /* it does not tell the cost of one launch: several kinds, or a gap between */
-	bool hosts;          /* a host function comes before it: the GPU may have nothing to do until that ends */
-	uint64_t awaited_ns; /* when a launch passed last because this had made no progress; 0: none did */
-	void *graph;         /* all launches are of this one; NULL: kernels */
-};
+#include "work.h"
 
 /* Notes a launch that was made, and its estimated cost, ns. */
 void gs_marker_add(struct gs_stream *e, struct gs_context *c, void *graph, uint32_t launches, uint64_t cost,

@@ -17,10 +17,10 @@
 
 #include "devices.h"
 #include "driver.h"
-#include "streams.h"
 #include "sys.h"
 #include "trace.h"
 #include "turns.h"
+#include "work.h"
 
 #define NCCL_SYSTEM_ERROR 2
 #define NCCL_IN_PROGRESS 7

@@ -4,20 +4,10 @@
 
 #include <string.h>
 
-#include "bandwidth.h"
 #include "clock.h"
-#include "crash.h"
 #include "devices.h"
-#include "gate.h"
 #include "driver.h"
-
-struct gs_gpu gs_gates[GS_GPUS];
-_Atomic uint64_t gs_generation = 1;
-_Atomic unsigned gs_captures;
-_Atomic unsigned gs_deep;
-_Atomic uint64_t gs_credits;
-_Atomic uint64_t gs_errors, gs_passed;
-bool gs_fences;
+#include "markers.h"
 
 static struct gs_context contexts[GS_CONTEXTS];
 static _Atomic unsigned contexts_known, contexts_used; /* used: no context's place lies beyond */
@@ -73,25 +63,19 @@ void gs_streams_opened(struct gs_gpu *g)
 	}
 }
 
-uint64_t gs_launches(struct gs_gpu *g)
+/* The thread's bytes so far belong to the GPU on which they were copied. */
+void gs_copies_settle(struct gs_thread *t)
 {
-	int self = (int)gs_gpu_index(g);
-	uint64_t n = atomic_load(&g->gone) + atomic_load(&g->crowd);
+	int gpu = atomic_load(&t->copies_gpu);
 
-	for (unsigned i = 0; i < atomic_load(&gs_threads_used); i++)
-		if (atomic_load(&gs_threads[i].gpu) == self)
-			n += atomic_load(&gs_threads[i].seq) / 2 - atomic_load(&gs_threads[i].elsewhere);
-	return n;
-}
-
-bool gs_quiet(struct gs_gpu *g)
-{
-	int self = (int)gs_gpu_index(g);
-
-	for (unsigned i = 0; i < atomic_load(&gs_threads_used); i++)
-		if (atomic_load(&gs_threads[i].gpu) == self && atomic_load(&gs_threads[i].seq) & 1)
-			return false;
-	return !atomic_load(&g->crowded);
+	t->copies_generation = 0;
+	if (gpu < 0)
+		return;
+	pthread_mutex_lock(&gs_gates[gpu].lock);
+	gs_gates[gpu].copied += atomic_load(&t->copied);
+	atomic_store(&t->copied, 0);
+	atomic_store(&t->copies_gpu, -1);
+	pthread_mutex_unlock(&gs_gates[gpu].lock);
 }
 
 static _Atomic uint64_t ends; /* of threads that had a place */
@@ -163,8 +147,7 @@ struct gs_thread *gs_thread_of_self(void)
 
 /* ---- contexts ---- */
 
-/* The table's place for a context. It is made if it is not there. */
-static struct gs_context *context_of(CUcontext c)
+struct gs_context *gs_context_of(CUcontext c)
 {
 	unsigned used = atomic_load_explicit(&contexts_used, memory_order_acquire);
 
@@ -202,7 +185,7 @@ struct gs_context *gs_context_current(void)
 
 	if (!gs_real.cuCtxGetCurrent || gs_real.cuCtxGetCurrent(&c) || !c)
 		return NULL;
-	struct gs_context *known = context_of(c);
+	struct gs_context *known = gs_context_of(c);
 	if (known && !atomic_load(&known->gpu)) {
 		int gpu = gs_gpu_current();
 		if (gpu < 0 || gpu >= GS_GPUS)
@@ -213,20 +196,6 @@ struct gs_context *gs_context_current(void)
 }
 
 bool gs_contexts_one(void) { return atomic_load(&contexts_known) == 1; }
-
-/* A process that makes a context takes a seat on its GPU. */
-void gs_gate_context_created(CUcontext c, int gpu)
-{
-	if (!c || gpu < 0 || gpu >= GS_GPUS)
-		return;
-	context_of(c);
-	struct gs_gpu *g = &gs_gates[gpu];
-	pthread_mutex_lock(&g->lock);
-	g->seated = true;
-	gs_turns_seat(g);
-	pthread_mutex_unlock(&g->lock);
-	gs_turns_start();
-}
 
 void gs_gate_context_destroyed(CUcontext c)
 {
@@ -272,13 +241,6 @@ static void release(struct gs_gpu *g, struct gs_stream **link)
 	g->spare = e;
 }
 
-struct gs_stream *gs_strays(struct gs_gpu *g)
-{
-	g->strays.gpu = g;
-	g->strays.stray = true;
-	return &g->strays;
-}
-
 /* A fresh entry, or the one for strays if none is left. */
 static struct gs_stream *entry_new(struct gs_gpu *g, struct gs_context *c, CUstream s, struct gs_thread *t)
 {
@@ -313,10 +275,6 @@ struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s)
 	int gpu = c ? (int)gs_gpu_index(atomic_load(&c->gpu)) : gs_gpu_current();
 	if (gpu < 0 || gpu >= GS_GPUS)
 		return NULL;
-	if (!atomic_load(&gs_gates[gpu].seated)) { /* no call told of the context */
-		atomic_store(&gs_gates[gpu].seated, true);
-		gs_turns_start();
-	}
 	if (!t || !c) { /* there are too many threads or contexts */
 		if (t)
 			moves(t, gpu);
@@ -338,19 +296,11 @@ struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s)
 	 * current, and no call tells of it. They are known by their handle only
 	 * while there is one context. */
 	bool sure = (s && s != CU_STREAM_PER_THREAD) || gs_contexts_one();
-	bool keep = sure && !gs_fences && !e->stray;
+	bool keep = sure && !gs_fences && !e->stray && atomic_load(&g->seated); /* before the helper, fences are not known */
 	atomic_store(&t->entry, keep ? e : NULL);
 	t->stream = s;
 	t->generation = keep ? generation : 0;
 	return e;
-}
-
-bool gs_stream_captures(CUstream s)
-{
-	int status = CU_STREAM_CAPTURE_STATUS_NONE;
-	CUresult r = gs_real.cuStreamIsCapturing(s, &status);
-
-	return r ? !gs_crash_lost(r) : status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 void gs_gate_stream_destroyed(CUstream s)
@@ -393,9 +343,72 @@ void gs_gate_capture(CUstream s, bool begins)
 	}
 }
 
+/* ---- the end of a launch ---- */
+
+_Thread_local struct gs_launch gs_present;
+
+/* The launch was made, or refused. It is booked, and marked if that is due and the
+ * thread still can. */
+static void mark(const struct gs_launch *l, CUresult r, bool can)
+{
+	struct gs_stream *e = l->entry;
+	struct gs_gpu *g = e->gpu;
+	struct gs_context *c = e->stray ? gs_context_current() : e->context;
+
+	gs_gpu_lock(g);
+	if (l->seq)
+		gs_self->counted = l->seq / 2 + 1;
+	if (!r && c && (e->stray || e->stream == l->stream)) {
+		uint64_t now = gs_now();
+		gs_marker_add(e, c, l->graph, 1, l->cost, now);
+		if (can && gs_marker_due(e)) {
+			gs_marker_look(e);
+			gs_marker_record(e, l->stream, now);
+		}
+	}
+	pthread_mutex_unlock(&g->lock);
+}
+
+static void crowd_left(struct gs_gpu *g)
+{
+	atomic_fetch_add(&g->crowd, 1);
+	atomic_fetch_sub_explicit(&g->crowded, 1, memory_order_release);
+}
+
+void gs_gate_left(struct gs_launch *l, CUresult r)
+{
+	GS_UNCANCELLED;
+	if (gs_present.seq != l->seq || gs_present.crowd != l->crowd)
+		return; /* it is settled, or this is the child of a fork in it */
+	gs_present = (struct gs_launch){ 0 };
+	if (l->entry)
+		mark(l, r, true);
+	if (l->crowd)
+		crowd_left(l->crowd);
+}
+
+void gs_launch_over(struct gs_thread *t)
+{
+	uint64_t seq = t ? atomic_load_explicit(&t->seq, memory_order_relaxed) : 0;
+
+	if (!(seq & 1) && !gs_present.crowd)
+		return;
+	struct gs_launch l = gs_present;
+	gs_present = (struct gs_launch){ 0 };
+	if (l.entry && (l.crowd || l.seq == seq))
+		mark(&l, 0, false);
+	if (l.crowd)
+		crowd_left(l.crowd);
+	if (seq & 1)
+		atomic_store_explicit(&t->seq, seq + 1, memory_order_release);
+}
+
+/* ---- fork ---- */
+
 /* A program that never launched before the fork pays nothing. */
 void gs_forked_streams(void)
 {
+	gs_present = (struct gs_launch){ 0 };
 	if (!atomic_load(&gs_threads_used) && !atomic_load(&contexts_known))
 		return;
 	memset(gs_gates, 0, sizeof gs_gates);
@@ -414,5 +427,3 @@ void gs_forked_streams(void)
 		pthread_setspecific(ending, NULL);
 	gs_self = NULL;
 }
-
-uint64_t gs_gate_errors(void) { return atomic_load(&gs_errors); }

@@ -1,37 +1,23 @@
-/* The helper thread. A program that sits in a synchronize never comes back to the
- * gate. So another thread must notice that a turn has ended, wait until the GPU is
- * drained and tell the broker, or notice that nothing is left to do. */
+/* The phases of each GPU, and what the broker is told of it. */
 #define _GNU_SOURCE
 #include "turns.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/membarrier.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
 
 #include "bandwidth.h"
+#include "bound.h"
 #include "claims.h"
-#include "client.h"
 #include "clock.h"
-#include "devices.h"
-#include "futex.h"
-#include "gate.h"
-#include "driver.h"
-#include "local.h"
+#include "markers.h"
 #include "request.h"
-#include "nccl.h"
 #include "session.h"
 #include "slices.h"
 #include "streams.h"
 #include "sys.h"
 #include "trace.h"
 
-#define LAZY_NS 250000000  /* between looks: at rest, */
-#define DRAIN_NS 50000     /* while it drains, */
+#define DRAIN_NS 50000     /* between looks: while it drains, */
 #define HASTE_NS 200000    /* while others wait for us, */
 #define RUN_NS 1000000     /* while no other does, */
 #define SAMPLE_NS 20000000 /* and in OPEN, about */
@@ -44,12 +30,6 @@
 #define IDLE_NS 2000000    /* the same while no other waits */
 #define STILL_NS 50000     /* if nothing was launched for so long, look whether that was all */
 #define DEADLINE_NS 50000000
-#define EXIT_NS 100000000
-#define STACK (256 << 10)
-
-static _Atomic bool running, stopping;
-static _Atomic long process; /* the helper's */
-_Atomic uint64_t gs_turns_wake;
 
 /* ---- what the broker hears; the GPU is locked, so that it hears it in order ---- */
 
@@ -298,7 +278,7 @@ static uint64_t step_turn(struct gs_gpu *g, uint32_t flags, uint64_t now)
 	if (now < last + grace) /* the last marker may have passed since we looked at the clock */
 		return later(last + grace - now, DRAIN_NS) < next ? later(last + grace - now, DRAIN_NS) : next;
 	give(g, GS_IDLE, last, now);
-	return LAZY_NS;
+	return GS_LAZY_NS;
 }
 
 /* In a pause. A tenant that drains late says so, and one that has nothing to launch
@@ -312,11 +292,11 @@ static uint64_t step_given(struct gs_gpu *g, uint64_t now)
 	}
 	uint64_t last = later(later(g->progress_ns, g->seen_ns), g->began_ns);
 	if (g->told == GS_NO_WORK || g->waiting)
-		return LAZY_NS;
+		return GS_LAZY_NS;
 	if (now < last + HASTY_NS)
 		return later(last + HASTY_NS - now, DRAIN_NS);
 	give(g, GS_IDLE, last, now);
-	return LAZY_NS;
+	return GS_LAZY_NS;
 }
 
 static uint64_t step_pause(struct gs_gpu *g, uint64_t turn, bool rung, uint64_t now)
@@ -416,7 +396,7 @@ static bool launching(struct gs_gpu *g)
 	return more;
 }
 
-static uint64_t step(struct gs_gpu *g, const struct gs_slot *slot, bool rung)
+uint64_t gs_turns_step(struct gs_gpu *g, const struct gs_slot *slot, bool rung)
 {
 	uint64_t next, glance = gs_now();
 
@@ -434,7 +414,7 @@ static uint64_t step(struct gs_gpu *g, const struct gs_slot *slot, bool rung)
 	uint64_t now = gs_now();
 	if (!g->seated) {
 		pthread_mutex_unlock(&g->lock);
-		return LAZY_NS;
+		return GS_LAZY_NS;
 	}
 	gs_turns_seat(g);
 	if (mode == GS_PAUSE) {
@@ -442,7 +422,7 @@ static uint64_t step(struct gs_gpu *g, const struct gs_slot *slot, bool rung)
 	} else if (mode == GS_RUN) {
 		if (g->turn != turn || (g->phase != GS_TURN && g->phase != GS_GIVEN))
 			gs_turns_begin(g, GS_TURN, turn, flags, now);
-		next = g->phase == GS_TURN ? step_turn(g, flags, now) : LAZY_NS;
+		next = g->phase == GS_TURN ? step_turn(g, flags, now) : GS_LAZY_NS;
 		if (g->phase == GS_TURN) {
 			g->glanced = gs_launches(g);
 			g->next_ns = (flags & GS_BESIDE ? g->told_ns : now) + TELL_NS;
@@ -464,114 +444,3 @@ static uint64_t step(struct gs_gpu *g, const struct gs_slot *slot, bool rung)
 	pthread_mutex_unlock(&g->lock);
 	return next;
 }
-
-/* ---- the thread ---- */
-
-/* A main thread may end before others, and the C library ends the process with the last
- * one. The helper is not to be that one. A process without its main thread has no
- * executable, and its directory of threads has two links besides one for each. */
-static bool alone(void)
-{
-	struct stat threads;
-	char c;
-
-	return GS_SYS(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", &c, 1) == -ENOENT &&
-	       !GS_SYS(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &threads, 0) && threads.st_nlink == 2 + 2;
-}
-
-static void *run(void *unused)
-{
-	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	const struct gs_page *seen = NULL;
-	uint32_t seen_bell = 0;
-	uint64_t look = 0;
-
-	(void)unused;
-	GS_SYS(SYS_prctl, PR_SET_NAME, "gpusteward");
-	if (gs_real.cuThreadExchangeStreamCaptureMode)
-		gs_real.cuThreadExchangeStreamCaptureMode(&mode);
-	while (!atomic_load(&stopping)) {
-		struct gs_page *page = atomic_load(&gs_page);
-		uint32_t bell = __atomic_load_n(&page->bell, __ATOMIC_ACQUIRE);
-		uint64_t poll = gs_client_poll(), now = gs_now();
-		if (now >= look) {
-			if (alone())
-				break;
-			look = now + LAZY_NS;
-		}
-		gs_trace_clock();
-		bool suspended = gs_suspended(); /* the driver is not called then */
-		if (!suspended)
-			gs_nccl_look();
-		uint64_t wait = poll > now ? poll - now : 0;
-		if (page != atomic_load(&gs_page))
-			continue;
-		if (!suspended)
-			gs_slices_step(page);
-		for (unsigned i = 0; i < GS_GPUS && i < gs_gpu_count() && !suspended; i++) {
-			uint64_t next = step(&gs_gates[i], &page->slot[i], page != seen || bell != seen_bell);
-			if (next < wait)
-				wait = next;
-		}
-		seen = page;
-		seen_bell = bell;
-		wait = wait < LAZY_NS ? wait : LAZY_NS;
-		atomic_store(&gs_turns_wake, gs_now() + wait);
-		if (!atomic_load(&stopping))
-			gs_bell_wait(page, bell, wait);
-		atomic_store(&gs_turns_wake, 0);
-	}
-	atomic_store(&running, false);
-	return NULL;
-}
-
-/* At exit the driver goes away under the helper, so it is stopped first. It may sit
- * in the driver, so the wait has a bound. A child of a bare system call or of _Fork, in
- * which no handler of forks ran, has no helper. */
-static void stop(void)
-{
-	if (atomic_load(&process) != GS_SYS(SYS_getpid))
-		return;
-	GS_UNCANCELLED;
-	uint64_t until = gs_now() + EXIT_NS;
-	struct gs_page *page = atomic_load(&gs_page);
-
-	atomic_store(&stopping, true);
-	while (atomic_load(&running) && gs_now() < until) {
-		gs_bell_ring(page);
-		gs_sys_poll(NULL, 50000);
-	}
-}
-
-static void prepare(void)
-{
-	gs_fences = GS_SYS(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0;
-	atexit(stop);
-}
-
-void gs_turns_start(void)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_attr_t attributes;
-	pthread_t thread;
-	sigset_t all, before;
-
-	pthread_once(&once, prepare);
-	if (atomic_load(&stopping) || atomic_exchange(&running, true))
-		return;
-	atomic_store(&process, GS_SYS(SYS_getpid));
-	pthread_attr_init(&attributes);
-	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-	pthread_attr_setstacksize(&attributes, STACK);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	if (pthread_create(&thread, &attributes, run, NULL)) {
-		atomic_fetch_add(&gs_errors, 1);
-		atomic_store(&running, false);
-	}
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attributes);
-}
-
-/* The helper is a thread of the parent. */
-void gs_forked_turns(void) { atomic_store(&running, false); }

@@ -1,20 +1,14 @@
-/* The helper thread, and what the broker is told of each GPU. */
+/* The phases of each GPU, and what the broker is told of it. */
 #ifndef GPUSTEWARD_TURNS_H
 #define GPUSTEWARD_TURNS_H
 
-#include "hook.h"
+#include "work.h"
 
-struct gs_gpu;
+#define GS_LAZY_NS 250000000 /* between looks at rest */
 
-enum gs_phase { GS_UNGATED, GS_TURN, GS_DRAINING, GS_GIVEN };
-
-/* What the broker was told last about whether there is work. */
-enum gs_told { GS_NOTHING, GS_WORK, GS_NO_WORK };
-
-/* Starts the helper if there is none: once, and again after a fork if the child
- * uses CUDA. Safe from any thread. */
-void gs_turns_start(void);
-extern _Atomic uint64_t gs_turns_wake; /* when the helper wakes by itself */
+/* Looks at a GPU, whose lock it takes, and at its place on the page; rung: the page may have changed. Returns in how
+ * many ns to look again. Only the helper calls it. */
+uint64_t gs_turns_step(struct gs_gpu *g, const struct gs_slot *slot, bool rung);
 
 /* ---- the GPU is locked ---- */
 

@@ -18,6 +18,8 @@
 #include "forks.h"
 #include "futex.h"
 #include "gate.h"
+#include "helper.h"
+#include "markers.h"
 #include "driver.h"
 #include "request.h"
 
@@ -283,10 +285,10 @@ static inline void fake_finish(uintptr_t stream)
 static inline void fake_looked(void)
 {
 	for (int i = 0; i < 2; i++) {
-		uint64_t sleeps = atomic_load(&gs_turns_wake);
+		uint64_t sleeps = atomic_load(&gs_helper_wake);
 		__atomic_fetch_add(&fake_page->bell, 1, __ATOMIC_RELEASE);
 		gs_bell_ring(fake_page);
-		AWAIT(atomic_load(&gs_turns_wake) && atomic_load(&gs_turns_wake) != sleeps);
+		AWAIT(atomic_load(&gs_helper_wake) && atomic_load(&gs_helper_wake) != sleeps);
 	}
 }
 
@@ -416,7 +418,7 @@ static inline void fake_begin_bare(void)
 {
 	atexit(fake_end);
 	fake_begin();
-	gs_turns_start();
+	gs_helper_start();
 }
 
 /* The program has a context. */
@@ -425,7 +427,7 @@ static inline void fake_begin_seated(void)
 	atexit(fake_end);
 	fake_begin();
 	fake_seat();
-	gs_turns_start();
+	gs_helper_start();
 }
 
 #endif

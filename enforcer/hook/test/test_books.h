@@ -75,7 +75,7 @@ uint64_t gs_client_committed(unsigned gpu) { (void)gpu; return shared->committed
 bool gs_client_look(const CUuuid *u, uint64_t *cap, uint64_t *used) { (void)u, (void)cap, (void)used; return false; }
 bool gs_nccl_resolve(void *h, const char *name, void **a) { (void)h, (void)name, (void)a; return false; }
 void gs_client_start(void) { gs_gpus.count = 1; }
-void gs_turns_start(void) { }
+void gs_helper_start(void) { }
 void gs_gate_slow(struct gs_launch *l) { l->entry = NULL; l->crowd = NULL; l->seq = 0; }
 void gs_gate_left(struct gs_launch *l, CUresult r) { (void)l, (void)r; }
 _Atomic unsigned gs_captures, gs_deep;

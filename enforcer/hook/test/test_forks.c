@@ -44,7 +44,7 @@ static void forks(int generations)
 		each_ran_once();
 		CHECK(place_of("session") < place_of("local")); /* the broker's page is gone before the own one begins */
 		CHECK(place_of("sums") < place_of("local"));    /* that page shows the sums */
-		CHECK(place_of("local") < place_of("gate"));    /* launches go by that page */
+		CHECK(place_of("local") < place_of("streams")); /* launches go by that page */
 		if (generations > 1)
 			forks(generations - 1);
 		_exit(0);

@@ -1217,7 +1217,7 @@ __attribute__((unused)) static void a_child_begins_afresh(void)
 		fake_seat();
 		fake_launch(10, false, NULL);
 		CHECK(atomic_load(&gs_self->seq) == 2);
-		gs_turns_start();
+		gs_helper_start();
 		fake_mode(0, GS_PAUSE, 1, 0);
 		fake_finish(10);
 		AWAIT(fake_yields && phase() == GS_GIVEN);

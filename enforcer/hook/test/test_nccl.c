@@ -45,9 +45,9 @@ uint64_t gs_now(void) { return clock_at; }
 static void clock_pass(uint64_t ns) { clock_at += ns; }
 
 /* There is no helper: the tests look themselves. */
-_Atomic uint64_t gs_turns_wake;
+_Atomic uint64_t gs_helper_wake;
 static _Atomic uint64_t groups; /* the broker was told of */
-void gs_turns_start(void) { }
+void gs_helper_start(void) { }
 void gs_turns_ask(struct gs_gpu *g, bool again) { (void)g, (void)again; }
 void gs_turns_seat(struct gs_gpu *g) { (void)g; }
 void gs_turns_group(struct gs_gpu *g, uint64_t group) { (void)g, (void)group, groups++; }

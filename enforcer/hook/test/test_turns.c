@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 
 #include "fake.h"
+#include "turns.h"
 
 static void a_pause_drains_and_tells(void)
 {
@@ -583,7 +584,7 @@ __attribute__((unused)) static void a_thread_to_be_cancelled_can_exit(void)
 	if (!pid) {
 		fake_begin();
 		fake_seat();
-		gs_turns_start();
+		gs_helper_start();
 		pthread_cancel(pthread_self());
 		exit(7);
 	}
@@ -616,7 +617,7 @@ __attribute__((unused)) static void who_leaves_its_main_thread_ends_with_the_oth
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		fake_begin();
 		fake_seat();
-		gs_turns_start();
+		gs_helper_start();
 		launching(10);
 		pthread_exit(NULL);
 	}
