@@ -351,7 +351,7 @@ func TestGlibcDependency(t *testing.T) {
 		const most = 17 // an image with that glibc could otherwise start no program under the hook
 		if minor, err := strconv.Atoi(strings.TrimPrefix(hook, "2.")); err != nil || minor > most ||
 			!strings.Contains(guide, fmt.Sprintf("The hook needs glibc 2.%d,", most)) {
-			t.Errorf("%s: the hook needs glibc %s, not 2.%d: enforcer/hook/src/glibc.h lacks a symbol, or docs/install.md "+
+			t.Errorf("%s: the hook needs glibc %s, not 2.%d: enforcer/hook/src/base/glibc.h lacks a symbol, or docs/install.md "+
 				"differs", arch, hook, most)
 		}
 	}

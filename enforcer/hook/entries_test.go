@@ -29,7 +29,7 @@ func base(name string) string {
 // entries returns the classes of entries.h by name.
 func entries(t *testing.T) map[string]string {
 	t.Helper()
-	text := fixture.Value(os.ReadFile("src/entries.h"))(t)
+	text := fixture.Value(os.ReadFile("src/base/entries.h"))(t)
 	_, table, _ := strings.Cut(string(text), "\n#ifdef GS_ENTRY\n")
 	table, _, _ = strings.Cut(table, "\n#undef GS_ENTRY\n")
 	classes, last := map[string]string{}, ""
@@ -54,7 +54,7 @@ func entries(t *testing.T) map[string]string {
 // wrappers returns the exported names of calls.h that are wrapped.
 func wrappers(t *testing.T) map[string]bool {
 	t.Helper()
-	text := fixture.Value(os.ReadFile("src/calls.h"))(t)
+	text := fixture.Value(os.ReadFile("src/base/calls.h"))(t)
 	names := map[string]bool{}
 	for _, m := range regexp.MustCompile(`(?m)^GS_WRAP\((\w+),`).FindAllStringSubmatch(string(text), -1) {
 		names[m[1]] = true

@@ -186,9 +186,9 @@ func nvml(t *testing.T, m *build) {
 // Any other name could replace a function of a program.
 func exports(t *testing.T, m *build) {
 	so, _ := m.made(t)
-	list := fixture.Value(os.ReadFile("src/calls.h"))(t)
-	nccl := fixture.Value(os.ReadFile("src/nccl.c"))(t)
-	nvmlCalls := fixture.Value(os.ReadFile("src/nvml.h"))(t)
+	list := fixture.Value(os.ReadFile("src/base/calls.h"))(t)
+	nccl := fixture.Value(os.ReadFile("src/gate/nccl.c"))(t)
+	nvmlCalls := fixture.Value(os.ReadFile("src/wrappers/nvml.h"))(t)
 	want := []string{"dlsym", "ioctl"}
 	names := regexp.MustCompile(`(?m)^(?:GS_WRAP\(|\tX\(|GS_NVML )(\w+)[,(]`)
 	for _, m := range names.FindAllSubmatch(slices.Concat(list, nccl, nvmlCalls), -1) {
@@ -219,7 +219,7 @@ func exports(t *testing.T, m *build) {
 	imports := fixture.Value(file.ImportedSymbols())(t)
 	for _, s := range imports {
 		if calls[s.Name] {
-			t.Errorf("calls %s, which a program may export itself: see src/sys.h", s.Name)
+			t.Errorf("calls %s, which a program may export itself: see src/base/sys.h", s.Name)
 		}
 		var minor int
 		fmt.Sscanf(s.Version, "GLIBC_2.%d", &minor)
@@ -253,8 +253,8 @@ func TestParts(t *testing.T) {
 		return files
 	}
 	declared := regexp.MustCompile(`(?m)^(?:extern )?[a-z][\w *]*\b(gs_\w+)\([^{};]*;`)
-	sources, n := read("src/*.c"), 0
-	for part, header := range read("src/*.h") {
+	sources, n := read("src/*/*.c"), 0
+	for part, header := range read("src/*/*.h") {
 		for _, m := range declared.FindAllStringSubmatch(header, -1) {
 			n++
 			if defined := regexp.MustCompile(`(?m)^[a-z].*\b` + m[1] +
@@ -276,12 +276,12 @@ func TestParts(t *testing.T) {
 // fork.
 func TestForks(t *testing.T) {
 	t.Parallel()
-	table := fixture.Value(os.ReadFile("src/forks.h"))(t)
+	table := fixture.Value(os.ReadFile("src/wrappers/forks.h"))(t)
 	var listed, found []string
 	for _, m := range regexp.MustCompile(`\bPART\((\w+)\)[ \n]`).FindAllSubmatch(table, -1) {
 		listed = append(listed, string(m[1]))
 	}
-	parts := fixture.Value(filepath.Glob("src/*.c"))(t)
+	parts := fixture.Value(filepath.Glob("src/*/*.c"))(t)
 	guarded := regexp.MustCompile(`(?m)^(static |struct |}).* = .*(PTHREAD_MUTEX|GS_TABLE)_INIT`)
 	for _, path := range parts {
 		text := fixture.Value(os.ReadFile(path))(t)
@@ -289,12 +289,13 @@ func TestForks(t *testing.T) {
 		if bytes.Contains(text, []byte("\nvoid gs_forked_"+part+"(void)")) {
 			found = append(found, part)
 		} else if guarded.Match(text) {
-			t.Errorf("%s has a lock and no handler of forks: see src/forks.h", path)
+			t.Errorf("%s has a lock and no handler of forks: see src/wrappers/forks.h", path)
 		}
 	}
 	slices.Sort(listed)
+	slices.Sort(found)
 	if !slices.Equal(listed, found) {
-		t.Errorf("src/forks.h lists\n%v\nand handlers are in\n%v", listed, found)
+		t.Errorf("src/wrappers/forks.h lists\n%v\nand handlers are in\n%v", listed, found)
 	}
 }
 

@@ -226,7 +226,7 @@ func TestDocumentsCommands(t *testing.T) {
 func TestTroubleshootingQuotes(t *testing.T) {
 	t.Parallel()
 	var source strings.Builder
-	for _, pattern := range []string{"*.go", "*/*.go", "*/*/*.go", "*/*/*/*.go", "enforcer/hook/src/*.c"} {
+	for _, pattern := range []string{"*.go", "*/*.go", "*/*/*.go", "*/*/*/*.go", "enforcer/hook/src/*/*.c"} {
 		files := fixture.Value(filepath.Glob(pattern))(t)
 		for _, name := range files {
 			if text, err := os.ReadFile(name); err == nil && !strings.HasSuffix(name, "_test.go") {

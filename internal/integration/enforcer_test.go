@@ -169,7 +169,7 @@ func TestOneSocketByDefault(t *testing.T) {
 	t.Parallel()
 	socket := config.Enforcer{}.BrokerSocket("/run/gpusteward")
 	for path, line := range map[string]string{
-		"enforcer/hook/src/settings.c":            "#define GS_DEFAULT_SOCKET \"" + socket + "\"\n",
+		"enforcer/hook/src/base/settings.c":       "#define GS_DEFAULT_SOCKET \"" + socket + "\"\n",
 		"deploy/systemd/gpusteward-broker.socket": "\nListenSequentialPacket=" + socket + "\n",
 		"deploy/systemd/gpusteward.tmpfiles":      "\nd " + filepath.Dir(socket) + " ",
 	} {

@@ -1,6 +1,6 @@
 // Package wire is the native protocol between the hook and the broker: frames
 // of at most 4096 bytes over a Unix SOCK_SEQPACKET, and the quota page by which
-// the broker tells a process what it may do. hook/src/wire.h is the same in C,
+// the broker tells a process what it may do. hook/src/base/wire.h is the same in C,
 // and a test compares the two. No function allocates, or keeps its arguments.
 package wire
 

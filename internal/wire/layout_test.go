@@ -157,7 +157,7 @@ var (
 // and every number, with this package's.
 func TestHeader(t *testing.T) {
 	t.Parallel()
-	header := fixture.Value(filepath.Abs("../../enforcer/hook/src/wire.h"))(t)
+	header := fixture.Value(filepath.Abs("../../enforcer/hook/src/base/wire.h"))(t)
 	source := fixture.Value(os.ReadFile(header))(t)
 	plain := remark.ReplaceAllString(string(source), "")
 	var program, want strings.Builder

@@ -11,8 +11,8 @@
 #include <sched.h>
 
 #include "fake.h"
-#include "crash.h"
-#include "trace.h"
+#include "trace/crash.h"
+#include "trace/trace.h"
 
 #define LAUNCHES 1000000
 #define THREADS 4

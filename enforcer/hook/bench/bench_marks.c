@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "clock.h"
-#include "nccl.h"
-#include "wrapped.h"
+#include "base/clock.h"
+#include "gate/nccl.h"
+#include "wrappers/wrapped.h"
 
 #define CALLS 10000000
 #define REPETITIONS 21

@@ -5,16 +5,16 @@
 
 #include "run.h"
 
-#include "admit.h"
-#include "bandwidth.h"
-#include "claims.h"
-#include "client.h"
-#include "devices.h"
-#include "gate.h"
-#include "growers.h"
-#include "wrapped.h"
-#include "look.h"
-#include "nccl.h"
+#include "base/devices.h"
+#include "gate/bandwidth.h"
+#include "gate/gate.h"
+#include "gate/nccl.h"
+#include "ledger/admit.h"
+#include "ledger/claims.h"
+#include "ledger/growers.h"
+#include "session/client.h"
+#include "session/look.h"
+#include "wrappers/wrapped.h"
 
 static struct shared {
 	_Atomic uint64_t cap, used, most; /* used is committed and reserved */

@@ -19,15 +19,15 @@
 
 #include "run.h"
 
-#include "admit.h"
-#include "client.h"
-#include "clock.h"
-#include "devices.h"
-#include "forks.h"
-#include "driver.h"
-#include "local.h"
-#include "look.h"
-#include "request.h"
+#include "base/clock.h"
+#include "base/devices.h"
+#include "base/driver.h"
+#include "ledger/admit.h"
+#include "session/client.h"
+#include "session/local.h"
+#include "session/look.h"
+#include "session/request.h"
+#include "wrappers/forks.h"
 
 /* ---- the clock ---- */
 

@@ -1,6 +1,6 @@
 /* The bucket, by its own clock. */
 #define _GNU_SOURCE
-#include "bucket.h"
+#include "base/bucket.h"
 #include "run.h"
 
 #define SECOND 1000000000ull

@@ -1,7 +1,7 @@
 /* The beginning of a session, and all that can go wrong with it. */
 #include "test_broker.h"
 
-#include "entries.h"
+#include "base/entries.h"
 
 /* What the client wrote to standard error since capture_log. */
 static int log_file;

@@ -4,12 +4,12 @@
 
 #include "run.h"
 
-#include "bandwidth.h"
-#include "clock.h"
-#include "futex.h"
-#include "local.h"
-#include "session.h"
-#include "wrapped.h"
+#include "base/clock.h"
+#include "base/futex.h"
+#include "gate/bandwidth.h"
+#include "session/local.h"
+#include "session/session.h"
+#include "wrappers/wrapped.h"
 
 
 /* What the test calls and the hook does not. */

@@ -8,8 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "wrapped.h"
-#include "local.h"
+#include "session/local.h"
+#include "wrappers/wrapped.h"
 
 #define PROGRAM 4242
 #define CALLED 99
@@ -29,7 +29,7 @@ static CUresult answer(const char *name)
 }
 
 #define GS_CALL(name, ...) static CUresult driver_##name(void) { return answer(#name); }
-#include "calls.h"
+#include "base/calls.h"
 #undef GS_CALL
 
 /* These succeed, so that the hook has a GPU and a context. */
@@ -69,7 +69,7 @@ static const struct wrapper {
 } wrappers[] = {
 #define GS_CALL(name, ...)
 #define GS_WRAP(name, ...) {#name, (void *)name},
-#include "calls.h"
+#include "base/calls.h"
 #undef GS_CALL
 };
 
@@ -108,7 +108,7 @@ int main(void)
 		 0) == MAP_FAILED)
 		return 1;
 #define GS_CALL(name, ...) gs_real.name = (CUresult (*)(__VA_ARGS__))(void *)driver_##name;
-#include "calls.h"
+#include "base/calls.h"
 #undef GS_CALL
 	gs_real.cuDeviceGetCount = one;
 	gs_real.cuDeviceGet = first;

@@ -1,7 +1,7 @@
 /* The handlers of forks: each runs once in each child and none runs in the parent.
  * Their order lets each find what it builds on. */
 #define _GNU_SOURCE
-#include "forks.h"
+#include "wrappers/forks.h"
 #include "run.h"
 
 

@@ -3,7 +3,7 @@
 #include <setjmp.h>
 
 #include "fake.h"
-#include "trace.h"
+#include "trace/trace.h"
 
 static void an_open_gate_records_nothing(void)
 {

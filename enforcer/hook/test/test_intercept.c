@@ -7,27 +7,27 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
-#include "cuda.h"
+#include "base/cuda.h"
 #include "run.h"
 
 #ifndef PRELOADED
-#include "entries.h"
-#include "nvml.h"
-#include "session.h"
-#include "streams.h"
-#include "wrapped.h"
+#include "base/entries.h"
+#include "session/session.h"
+#include "streams/streams.h"
+#include "wrappers/nvml.h"
+#include "wrappers/wrapped.h"
 #endif
 
 static const char *const wrapped[] = {
 #define GS_CALL(name, ...)
 #define GS_WRAP(name, ...) #name,
-#include "calls.h"
+#include "base/calls.h"
 #undef GS_CALL
 };
 static const char *const called[] = {
 #define GS_CALL(name, ...) #name,
 #define GS_WRAP(name, ...)
-#include "calls.h"
+#include "base/calls.h"
 #undef GS_CALL
 };
 #define COUNT(a) (sizeof(a) / sizeof *(a))

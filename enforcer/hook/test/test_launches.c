@@ -4,14 +4,14 @@
 
 #include "run.h"
 
-#include "crash.h"
-#include "devices.h"
-#include "futex.h"
-#include "local.h"
-#include "session.h"
-#include "streams.h"
-#include "trace.h"
-#include "wrapped.h"
+#include "base/devices.h"
+#include "base/futex.h"
+#include "session/local.h"
+#include "session/session.h"
+#include "streams/streams.h"
+#include "trace/crash.h"
+#include "trace/trace.h"
+#include "wrappers/wrapped.h"
 
 static void *address(const char *name)
 {

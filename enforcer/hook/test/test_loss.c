@@ -2,7 +2,7 @@
  * one is told. */
 #include "test_broker.h"
 
-#include "entries.h"
+#include "base/entries.h"
 
 /* The cap of the last page decides. Then RESUME says what was taken. */
 static void lost_in_reserve(void)

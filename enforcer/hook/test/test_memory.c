@@ -3,11 +3,11 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 
-#include "futex.h"
-#include "growers.h"
+#include "base/futex.h"
+#include "ledger/growers.h"
 #include "test_books.h"
-#include "crash.h"
-#include "trace.h"
+#include "trace/crash.h"
+#include "trace/trace.h"
 
 #define MIB (1ull << 20)
 

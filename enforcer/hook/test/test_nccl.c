@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "crash.h"
-#include "wrapped.h"
-#include "nccl.h"
-#include "trace.h"
-#include "turns.h"
+#include "gate/nccl.h"
+#include "gate/turns.h"
+#include "trace/crash.h"
+#include "trace/trace.h"
+#include "wrappers/wrapped.h"
 
 static int rank;
 #define CHECK(x) do { if (!(x)) { dprintf(2, "%s:%d: rank %d: not so: %s\n", __FILE__, __LINE__, rank, #x); _exit(1); } } while (0)

@@ -2,7 +2,7 @@
  * and in a forked child that has none. */
 #include "test_broker.h"
 
-#include "sums.h"
+#include "session/sums.h"
 
 static void memory(void)
 {

@@ -8,11 +8,11 @@
 
 #include "run.h"
 
-#include "clock.h"
-#include "devices.h"
-#include "forks.h"
-#include "driver.h"
-#include "slices.h"
+#include "base/clock.h"
+#include "base/devices.h"
+#include "base/driver.h"
+#include "gate/slices.h"
+#include "wrappers/forks.h"
 
 struct freed { uint32_t client, parent, object, status; };
 struct control { uint32_t client, object, command, flags; uint64_t *us; uint32_t size, status; };

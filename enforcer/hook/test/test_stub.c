@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <stdint.h>
 
-#include "cuda.h"
+#include "base/cuda.h"
 #include "run.h"
 
 #define MEMORY (1u << 30)

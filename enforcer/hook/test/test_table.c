@@ -1,11 +1,11 @@
 /* The table of the books, until it can grow no more. It is smaller here. */
 #define _GNU_SOURCE
 #include "run.h"
-#include "table.h"
+#include "base/table.h"
 
 #undef GS_SHARD_MAX
 #define GS_SHARD_MAX (1u << 12)
-#include "table.c"
+#include "base/table.c"
 
 int main(void)
 {

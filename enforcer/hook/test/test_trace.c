@@ -5,10 +5,10 @@
 
 #include "run.h"
 
-#include "crash.h"
-#include "forks.h"
-#include "link.h"
-#include "trace.h"
+#include "session/link.h"
+#include "trace/crash.h"
+#include "trace/trace.h"
+#include "wrappers/forks.h"
 
 #define THREADS 4
 #define EACH (GS_EVENTS_KEPT / 2 / THREADS) /* nobody leaves a block, however long it does not run */

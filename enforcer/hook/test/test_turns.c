@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 
 #include "fake.h"
-#include "turns.h"
+#include "gate/turns.h"
 
 static void a_pause_drains_and_tells(void)
 {
