@@ -52,18 +52,20 @@ func TestPageLinks(t *testing.T) {
 			t.Errorf("%q is not relative: it breaks behind a proxy with a prefix", l[1])
 		}
 	}
-	imports := 0
+	imports, uses := 0, map[string][]string{}
 	for name, file := range tree().files {
 		if path.Ext(name) != ".js" {
 			continue
 		}
-		for _, i := range regexp.MustCompile(`(?m)^import .* from "\./(.*)";$`).FindAllSubmatch(file.text, -1) {
+		for _, i := range regexp.MustCompile(`(?ms)^import .*? from "\./([^"]*)";$`).FindAllSubmatch(file.text, -1) {
 			imports++
+			uses[name] = append(uses[name], string(i[1]))
 			fixture.Contains(t, document, "/"+string(i[1])+`"`, "%s imports more: the document", name)
 			wantAnswer(t, request(s, http.MethodGet, "/page/"+pageHash()+"/"+string(i[1])), http.StatusOK, "")
 		}
 	}
 	fixture.AtLeast(t, imports, 10, "found imports")
+	fixture.EqualSlices(t, fixture.Circle(uses), nil, "modules that import each other in a circle")
 }
 
 func TestPageHeaders(t *testing.T) {

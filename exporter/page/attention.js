@@ -3,11 +3,10 @@
 // since when, and which command to run next.
 
 import { List, attribute, el, shown, text } from "./dom.js";
-import { age, matches, when } from "./format.js";
+import { age, matches, names, owner, when } from "./format.js";
 import { troubled } from "./jobs.js";
 import { link } from "./scope.js";
 import { down, failing, rank, sign } from "./severity.js";
-import { names, owner } from "./tables.js";
 
 const few = 3; // faults until the reader wants all
 

@@ -5,12 +5,11 @@ import { Detail } from "./detail.js";
 import { List, attribute, el, shown, text, titled } from "./dom.js";
 import { Fold } from "./fold.js";
 import {
-  clock, harmful, held, margin, matches, number, ofMemory, pair, percent, scaled, traffic, unknown,
+  clock, harmful, held, margin, matches, names, number, ofMemory, pair, percent, scaled, traffic, unknown,
 } from "./format.js";
 import { link } from "./scope.js";
 import { down, failing, ofGPU, rank, recovery, sign } from "./severity.js";
 import { draw, say } from "./spark.js";
-import { names } from "./tables.js";
 
 const goneFor = 60_000; // milliseconds that the card of a missing GPU stays
 const roomy = 8; // GPUs up to which each has a large card

@@ -1,4 +1,4 @@
-// Numbers and times for people. An unknown value is a dash.
+// Numbers, times and names for people. An unknown value is a dash.
 
 import { inUTC, zone } from "./zone.js";
 
@@ -137,3 +137,12 @@ export function matches(filter, ...texts) {
   const words = filter.toLowerCase().match(/gpu \d+(?!\S)|\S+/g) ?? [];
   return words.every((word) => (word.startsWith("gpu ") ? all.includes(word) : all.some((t) => t.includes(word))));
 }
+
+// owner returns the owner of a workload, if it is known.
+export function owner(info = {}) {
+  return info.slurm_user ?? info.namespace ?? info.user ?? (info.uid === undefined ? "" : `uid ${info.uid}`);
+}
+
+// names returns what a reader may look for of a workload: its names, its owner, its
+// pod, its tenants.
+export const names = (w) => [w.workload, owner(w.info), ...Object.values(w.info ?? {}), ...(w.tenants ?? [])];

@@ -4,11 +4,11 @@
 
 import { List, attribute, el, shown, style, text, titled } from "./dom.js";
 import { Fold } from "./fold.js";
-import { age, number, percent, plural, ranges, seconds, unknown } from "./format.js";
+import { age, names, number, owner, percent, plural, ranges, seconds, unknown } from "./format.js";
 import { Plots } from "./plots.js";
 import { link } from "./scope.js";
 import { draw, say } from "./spark.js";
-import { Table, names, owner } from "./tables.js";
+import { Table } from "./tables.js";
 
 // parts are those of a step, as the legend has them.
 const parts = ["launching", "waiting", "copying", "held", "host"];

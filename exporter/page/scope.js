@@ -2,8 +2,7 @@
 // the URL names: #gpu=UUID, #workload=NAME, #tenant=NAME.
 
 import { List, attribute, el, shown, text } from "./dom.js";
-import { age, gibibytes, ranges, scaled, sum, unknown } from "./format.js";
-import { owner } from "./tables.js";
+import { age, gibibytes, owner, ranges, scaled, sum, unknown } from "./format.js";
 
 const kinds = ["gpu", "workload", "tenant"];
 

@@ -2,7 +2,7 @@
 // escalation, workloads.
 
 import { List, attribute, el, shown, style, text, titled } from "./dom.js";
-import { age, gibibytes, matches, number, ofMemory, percent, ranges, scaled, sum, unknown } from "./format.js";
+import { age, gibibytes, matches, names, number, ofMemory, owner, percent, ranges, scaled, sum, unknown } from "./format.js";
 import { link } from "./scope.js";
 
 const few = 20; // rows until the user wants all
@@ -104,15 +104,6 @@ function named(cell) {
 
 const cells = (row, values) => values.forEach((v, i) => v === null || text(row.cells[i], v));
 const row = (attributes, numeric) => el("tr", attributes, ...numeric.map((n) => el("td", { class: n || undefined })));
-
-// owner returns the owner of a workload, if it is known.
-export function owner(info = {}) {
-  return info.slurm_user ?? info.namespace ?? info.user ?? (info.uid === undefined ? "" : `uid ${info.uid}`);
-}
-
-// names returns what a reader may look for of a workload: its names, its owner, its
-// pod, its tenants.
-export const names = (w) => [w.workload, owner(w.info), ...Object.values(w.info ?? {}), ...(w.tenants ?? [])];
 
 // memory writes a workload's memory on GPUs, and what is in host memory while it is suspended.
 const memory = (gpus) => {
