@@ -66,3 +66,18 @@ func TestFloors(t *testing.T) {
 	}
 	fixture.EqualSlices(t, fixture.Circle(uses), nil, "parts that use each other in a circle")
 }
+
+// TestLimits checks that each number of the gate has a unit, a reason, and a test in test_gate.c that holds it.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	table := string(fixture.Value(os.ReadFile("src/streams/limits.h"))(t))
+	tests := string(fixture.Value(os.ReadFile("test/test_gate.c"))(t))
+	row := regexp.MustCompile(`#define [A-Z_]+ +\d+ +/\* (?:ns|times|launches): .{20,}\n +\* test: (\w+) \*/`)
+	rows := row.FindAllStringSubmatch(table, -1)
+	fixture.Equal(t, len(rows), strings.Count(table, "\n#define ")-1, "rows with a unit, a reason and a test")
+	for _, r := range rows {
+		if r[1] != "none" {
+			fixture.Contains(t, tests, "TEST("+r[1]+"),", "test_gate.c lacks a test of limits.h:")
+		}
+	}
+}

@@ -42,7 +42,7 @@ static _Atomic bool fake_hold;     /* a launch does not come back from the drive
 static _Thread_local CUcontext fake_context = (CUcontext)0x100; /* of GPU 0; 0x200 is GPU 1's */
 
 static _Atomic uint64_t fake_acquires, fake_yields, fake_usages, fake_launched, fake_copied;
-static _Atomic uint64_t fake_epoch = 1;
+static _Atomic uint64_t fake_epoch = 1, fake_polls;
 static struct gs_page *fake_page;
 
 /* All that the broker was told, in order. What is below the count stays. */
@@ -204,7 +204,13 @@ void gs_client_usage(enum gs_type type, const struct gs_usage *u, uint32_t own_s
 void gs_nccl_look(void) { }
 uint64_t gs_client_epoch(void) { return atomic_load(&fake_epoch); }
 uint64_t gs_memory_uncounted(void) { return 0; }
-uint64_t gs_client_poll(void) { return gs_now() + 1000000000; }
+uint64_t gs_client_poll(void)
+{
+	if (gs_self) /* it launches: it is not the helper */
+		atomic_fetch_add(&fake_polls, 1);
+	return gs_now() + 1000000000;
+}
+
 void *gs_dlsym(void *handle, const char *name) { return (void)handle, (void)name, NULL; }
 int gs_gpu_making(void) { return -1; }
 int gs_gpu_only(void) { return 0; }

@@ -3,6 +3,7 @@
 #include <setjmp.h>
 
 #include "fake.h"
+#include "streams/bound.h"
 #include "trace/trace.h"
 
 static void an_open_gate_records_nothing(void)
@@ -137,6 +138,29 @@ static void who_runs_dry_may_queue_more(void)
 	CHECK(e->bound_ns == 1500000);
 }
 
+/* A launch that finds so much work in its queue after one waited for the bound. */
+static bool runs_dry(uint64_t ns)
+{
+	fake_finish(10);
+	fake_reap();
+	set_cost(10, 100000);
+	pthread_mutex_lock(&gs_gates[0].lock);
+	struct gs_stream *e = gs_self->entry;
+	e->bounded = true;
+	e->queued = ns;
+	e->bound_ns = 0;
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	fake_launch(10, false, NULL);
+	return !e->bounded && e->bound_ns == 1500000;
+}
+
+static void hardly_any_work_is_none(void)
+{
+	fake_mode(0, GS_RUN, 1, 0);
+	fake_launch(10, false, NULL);
+	CHECK(runs_dry(90000) && !runs_dry(110000));
+}
+
 /* An empty queue after a pause tells nothing. */
 static void a_turn_that_ends_is_no_reason_to_queue_more(void)
 {
@@ -220,6 +244,17 @@ static void a_stalled_launch_passes_a_pause(void)
 	CHECK(!fake[14].put && gs_passed == passed);
 	fake_mode(0, GS_RUN, 2, 0);
 	pthread_join(t, NULL);
+}
+
+/* Two seconds are the longest that a launch waits. */
+static void patience_ends(void)
+{
+	fake_mode(0, GS_RUN, 1, 0);
+	fake_launch(10, false, NULL);
+	fake_mode(0, GS_PAUSE, 1, 0);
+	atomic_store(&gs_patience, 1200000000);
+	pthread_join(launching(11), NULL);
+	CHECK(gs_passed == 1 && gs_patience == 2000000000);
 }
 
 /* Long work that does not wait for a launch is known as that, and no launch passes
@@ -369,6 +404,28 @@ static void who_waits_long_asks_each_second(void)
 		pthread_join(t[i], NULL);
 }
 
+/* A launch at a pause looks for the broker itself, after so long. */
+static void looks_around(uint64_t heartbeat, uint64_t ns)
+{
+	uint64_t from = gs_now();
+
+	__atomic_store_n(&fake_page->heartbeat_ns, heartbeat, __ATOMIC_RELEASE);
+	atomic_store(&fake_polls, 0);
+	fake_mode(0, GS_PAUSE, 1, 0);
+	pthread_t t = launching(10);
+	AWAIT(fake_polls);
+	CHECK(gs_now() - from >= ns);
+	fake_mode(0, GS_RUN, 2, 0);
+	pthread_join(t, NULL);
+}
+
+static void who_waits_long_looks_around(void)
+{
+	fake_instant = true;
+	looks_around(0, 1000000000);
+	looks_around(gs_now() - 2000000000, 2000000000);
+}
+
 /* These are not looked at one by one, but all are in the books. */
 static void cheap_launches_go_by_on_credit(void)
 {
@@ -469,6 +526,28 @@ static void launches_keep_the_pages_pace(void)
 	fake_instant = true;
 	pthread_join(t, NULL);
 	CHECK(fake[10].put == 124 && waited() < 5000000000);
+}
+
+/* A launch at that pace leaves the line so far behind its own time, or before it. */
+static void line(uint32_t permille, int64_t ns)
+{
+	__atomic_store_n(&fake_page->slot[0].pace_permille, permille, __ATOMIC_RELAXED);
+	fake_mode(0, GS_OPEN, 1, 0);
+	uint64_t from = gs_now() + (uint64_t)ns;
+	fake_launch(10, false, NULL);
+	uint64_t at = gs_gates[0].line_ns;
+	CHECK(at >= from && at <= gs_now() + (uint64_t)ns);
+}
+
+static void the_line_moves_by_the_cost(void)
+{
+	fake_launch(10, false, NULL);
+	fake_finish(10);
+	line(500, 2 * 100000 - 300000);
+	fake_finish(10);
+	fake_reap();
+	set_cost(10, 10000000);
+	line(1, 1000000000); /* and not 10 s */
 }
 
 static void a_graph_is_measured_alone(void)
@@ -1290,12 +1369,14 @@ int main(int argc, char **argv)
 		TEST(a_wait_for_room_is_noted_as_such),
 		TEST(a_stream_does_not_wait_for_another),
 		TEST(who_runs_dry_may_queue_more),
+		TEST(hardly_any_work_is_none),
 		TEST(a_turn_that_ends_is_no_reason_to_queue_more),
 		TEST(who_was_helped_may_queue_more),
 		TEST(who_is_seen_late_costs_something),
 		TEST(who_is_waited_for_tells_no_cost),
 		TEST(who_ends_beforehand_tells_its_cost),
 		TEST(a_stalled_launch_passes_a_pause),
+		TEST(patience_ends),
 		TEST(launches_seldom_pass_long_work),
 		TEST(a_stream_may_end_while_a_launch_waits),
 		TEST(a_host_function_tells_no_cost),
@@ -1307,12 +1388,14 @@ int main(int argc, char **argv)
 		TEST(a_captured_host_function_passes),
 		TEST(gpus_may_wait_for_one_another),
 		TEST(who_waits_long_asks_each_second),
+		TEST(who_waits_long_looks_around),
 		TEST(cheap_launches_go_by_on_credit),
 		TEST(who_passes_a_pause_has_no_credit),
 		TEST(dear_launches_and_graphs_have_no_credit),
 		TEST(graphs_in_open_are_bounded),
 		TEST(kernels_in_open_are_bounded_after_a_deep_queue),
 		TEST(launches_keep_the_pages_pace),
+		TEST(the_line_moves_by_the_cost),
 		TEST(a_graph_is_measured_alone),
 		TEST(a_new_graph_shares_no_marker),
 		TEST(no_marker_is_recorded_into_a_capture),

@@ -12,10 +12,8 @@
 #include "base/clock.h"
 #include "base/futex.h"
 #include "session/client.h"
+#include "streams/limits.h"
 #include "streams/streams.h"
-
-#define LOOK_NS 1000000000  /* a waiting copy looks around at this interval */
-#define STALE_NS 4000000000 /* the helper should long have seen that the broker's heart stopped */
 
 /* The rate in force, bytes a second; 0: there is none. */
 static uint64_t rate_of(const struct gs_slot *slot, enum gs_way way)

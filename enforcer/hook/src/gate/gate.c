@@ -49,7 +49,7 @@ static void widen(struct gs_stream *e, const struct gs_slot *slot, uint64_t now)
 static void bounded(struct gs_stream *e, uint64_t now)
 {
 	e->bounded = true;
-	if (now - e->bound_set < BOUND_AGAIN)
+	if (now - e->bound_set < BOUND_AGAIN_NS)
 		return;
 	e->bound_ns /= 2;
 	e->bound_set = now;

@@ -12,7 +12,7 @@
 /* The parts with such state, in the order in which they run. A program that
  * leaves a part out leaves out its handler. */
 #define GS_FORKS(PART)                                                                   \
-	/* There is no session: nothing of the broker's is open or mapped. */            \
+	/* There is no session, and no GPU is known: nothing of the broker's is open or mapped. */ \
 	PART(session) PART(look) PART(devices)                                                          \
 	/* No memory is held. */                                                         \
 	PART(sums) PART(claims) PART(contexts) PART(graphs) PART(growers) PART(mappings) PART(pools) \
