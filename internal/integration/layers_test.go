@@ -260,30 +260,11 @@ func TestFoldersHaveNoCycle(t *testing.T) {
 		}
 		return parts[0]
 	}
-	below := map[string]map[string]bool{} // the folders that a folder imports
+	uses := map[string][]string{}
 	for dir, allowed := range layers {
-		if below[folder(dir)] == nil {
-			below[folder(dir)] = map[string]bool{}
-		}
 		for _, own := range allowed {
-			if folder(own) != folder(dir) {
-				below[folder(dir)][folder(own)] = true
-			}
+			uses[folder(dir)] = append(uses[folder(dir)], folder(own))
 		}
 	}
-	for len(below) > 0 { // remove those that import none of the others
-		var bottom []string
-		for name, all := range below {
-			if len(all) == 0 {
-				bottom = append(bottom, name)
-			}
-		}
-		fixture.Need(t, len(bottom) == 0, false, "these folders import each other in a circle, or those that do: %v", below)
-		for _, name := range bottom {
-			delete(below, name)
-			for _, all := range below {
-				delete(all, name)
-			}
-		}
-	}
+	fixture.EqualSlices(t, fixture.Circle(uses), nil, "folders that import each other in a circle")
 }
