@@ -63,19 +63,6 @@ var proofs = map[string]proof{
 	"unknown":    {},
 }
 
-// What a circumstance must differ by from what it usually is.
-const (
-	moreOften    = 0.3  // of the time, for reasons of reduced clocks
-	moreUsed     = 0.05 // of the GPU
-	moreCode     = 0.05 // of the time of the main thread
-	pressureFrom = 0.15
-	pressureMore = 1.5
-	lowerClock   = 0.95
-	slowerLink   = 0.9
-	moreWork     = 1.05 // launches, bytes
-	slowestCopy  = 0.25e9
-)
-
 // A difference is that of slow steps from usual ones.
 type difference struct{ usual, now *mean }
 

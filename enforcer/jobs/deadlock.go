@@ -24,11 +24,6 @@ import (
 // What cannot be told: ranks that wait for each other while they make a communicator call nothing
 // that is noted.
 
-const (
-	maxRounds = 64 // in which those that are not deadlocked are left out; then nobody is
-	maxPlaces = 4  // of ranks, that are told
-)
-
 // A meeting is a communicator, and whom its ranks may lack.
 type meeting struct {
 	ranks        []place

@@ -37,5 +37,6 @@
 //   - Ranks are of one job only if tenant and owner are the same.
 //   - In doubt nobody is blamed, and the cause or the reason is unknown.
 //
-// Begin with Observe and Look in observer.go, then judge in hang.go.
+// Begin with Observe and Look in observer.go, then judge in hang.go. The table grounds in blame.go says
+// why a rank is named, and limits.go has all numbers.
 package jobs

@@ -19,13 +19,6 @@ import (
 //
 // A rank of a communicator may wait for another rank: hang.go judges it.
 
-const (
-	knownWaits = 32
-	slowFor    = 30 * time.Second
-	slowPauses = 10
-	copyRate   = 100e6 // bytes a second, at least
-)
-
 // A waiter is a thread that waits for its GPU now and then.
 type waiter struct {
 	thread  uint16

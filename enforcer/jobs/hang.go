@@ -48,22 +48,6 @@ import (
 // for a collective. A server whose ranks wait in a broadcast for its first request, or for requests in
 // another collective, is reported after settleFor.
 
-// When a process that stepped, or decoded tokens, is taken to hang.
-const (
-	patience  = 10 * time.Second // without a call, and
-	pauses    = 3                // times its usual longest pause in a step
-	lookFrom  = 3 * time.Second  // without a call: from then on its use of processors is observed
-	kernelFor = 30 * time.Second // for a single process, whose kernels may be long
-	settleFor = time.Minute      // for a process that starts: no step is known yet, which may be long
-	// An absent process that computes may compile or save. After so long it does
-	// neither. One on another host is not seen, and may do it, too.
-	computesFor = 10 * time.Minute
-	busyFor     = 2 * time.Second // after its GPU was last seen with work
-	// A hang is told once it is known where its culprit stands, and after so many
-	// looks anyway: an alert is sent once, and again only after a minute.
-	placeLooks = 3
-)
-
 // A hang is one of a group of processes.
 type hang struct {
 	wire.HangStats
@@ -129,7 +113,40 @@ func (o *Observer) judge(at int64) (all []wire.HangStats) {
 // verdicts returns what is found, the communicators with most ranks first. A
 // culprit that waits itself may be the victim of another one, which then comes
 // first.
-func (o *Observer) verdicts(at int64) (all []verdict) {
+func (o *Observer) verdicts(at int64) []verdict {
+	groups := o.groups(at)
+	shareUsual(groups)
+	// Who waits for one that gets on may stand in the way of others, and one that does nothing may wait for
+	// a lock of one that works.
+	getsOn, helped := map[*process]bool{}, map[*process]bool{}
+	mark := func(all map[*process]bool, group []*process) {
+		for _, p := range group {
+			all[p] = true
+		}
+	}
+	var all []verdict
+	for of, group := range groups {
+		group = users(of.id, present(group))
+		groups[of] = group
+		if slices.ContainsFunc(group, func(p *process) bool { return p.quiet(at) >= patience && p.works(at) }) {
+			mark(helped, group)
+		}
+		switch v := judgeGroup(of.id, group, at); {
+		case v.culprit != nil:
+			all = append(all, v)
+		case v.waiting > 0, slices.ContainsFunc(group, func(p *process) bool { return p.quiet(at) < patience }):
+			mark(getsOn, group)
+		}
+	}
+	all = append(all, deadlocks(groups, at)...)
+	all = slices.DeleteFunc(all, func(v verdict) bool {
+		return v.vague() && getsOn[v.culprit] || v.reason == "absent" && helped[v.culprit]
+	})
+	return append(unexplained(all, at), o.endless(at)...)
+}
+
+// groups returns the ranks of each communicator, and looks at those that are quiet.
+func (o *Observer) groups(at int64) map[communicatorOf][]*process {
 	groups := map[communicatorOf][]*process{}
 	for _, p := range o.processes {
 		p.hangs, p.usual = false, p.waiting.usual
@@ -145,7 +162,13 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 			}
 		}
 	}
-	for _, group := range groups { // ranks run the same program, but some may know only other steps of it
+	return groups
+}
+
+// shareUsual gives the ranks of a communicator the longest usual pause of any of them: they run the same
+// program, but some may know only other steps of it.
+func shareUsual(groups map[communicatorOf][]*process) {
+	for _, group := range groups {
 		longest := time.Duration(0)
 		for _, p := range group {
 			longest = max(longest, p.waiting.usual)
@@ -154,41 +177,26 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 			p.usual = max(p.usual, longest)
 		}
 	}
-	excused, helped := map[*process]bool{}, map[*process]bool{}
-	for of, group := range groups {
-		group = users(of.id, present(group))
-		if slices.ContainsFunc(group, func(p *process) bool { return p.quiet(at) >= patience && p.works(at) }) {
-			for _, p := range group {
-				helped[p] = true
-			}
-		}
-		groups[of] = group
-		switch v := judgeGroup(of.id, group, at); {
-		case v.culprit != nil:
-			all = append(all, v)
-		case v.waiting > 0, slices.ContainsFunc(group, func(p *process) bool { return p.quiet(at) < patience }):
-			for _, p := range group {
-				excused[p] = true
-			}
-		}
-	}
-	all = append(all, deadlocks(groups, at)...)
-	// Who waits for one that gets on may stand in the way of others.
-	all = slices.DeleteFunc(all, func(v verdict) bool { return v.vague() && excused[v.culprit] })
-	// One that does nothing may wait for a lock of one that works.
-	all = slices.DeleteFunc(all, func(v verdict) bool { return v.reason == "absent" && helped[v.culprit] })
+}
+
+// unexplained returns the verdicts, the surest first, without those whose processes wait with an earlier
+// one's: one culprit explains all who wait with it, in any of its communicators.
+func unexplained(all []verdict, at int64) []verdict {
 	slices.SortStableFunc(all, func(a, b verdict) int {
 		return cmp.Or(cmp.Compare(a.doubt(at), b.doubt(at)), len(b.group)-len(a.group),
 			cmp.Compare(a.culprit.pid, b.culprit.pid))
 	})
-	// One culprit explains all who wait with it, in any of its communicators.
-	all = slices.DeleteFunc(all, func(v verdict) bool {
+	return slices.DeleteFunc(all, func(v verdict) bool {
 		known := slices.ContainsFunc(v.group, func(p *process) bool { return p.hangs })
 		for _, p := range v.group {
 			p.hangs = true
 		}
 		return known
 	})
+}
+
+// endless returns the verdicts on processes that hang alone.
+func (o *Observer) endless(at int64) (all []verdict) {
 	for _, p := range o.processes {
 		if v, is := p.endless(at); is && !p.hangs {
 			p.hangs = true
@@ -320,215 +328,4 @@ func present(group []*process) []*process {
 		lives[p.pid] = lives[p.pid] || p.ended == 0
 	}
 	return slices.DeleteFunc(group, func(p *process) bool { return p.ended > 0 && lives[p.pid] })
-}
-
-// users returns the ranks of a communicator that use it: all, once one has called
-// a collective, and otherwise those that exchange data.
-func users(id uint64, group []*process) []*process {
-	if mostOf(id, group) > 0 {
-		return group
-	}
-	return slices.DeleteFunc(group, func(p *process) bool { return !p.in(id).exchanges() })
-}
-
-// mostOf returns how many collectives the first of the ranks has called.
-func mostOf(id uint64, group []*process) (most uint64) {
-	for _, p := range group {
-		most = max(most, p.in(id).Entered)
-	}
-	return most
-}
-
-// judgeGroup judges the ranks of a communicator on this host: how many wait in
-// it for too long, and for whom.
-func judgeGroup(id uint64, group []*process, at int64) (v verdict) {
-	slices.SortFunc(group, func(a, b *process) int { return cmp.Compare(a.in(id).Rank, b.in(id).Rank) })
-	v.group = group
-	uneven, most := uneven(id, group, at), mostOf(id, group)
-	// Who waits for a rank that cannot call is in no long step.
-	cannot := slices.ContainsFunc(group, func(p *process) bool {
-		return (p.ended > 0 || p.watch.state == 'T') && p.in(id).Entered < most
-	})
-	for _, p := range group {
-		c := p.in(id)
-		stuck := p.stuck(at) || cannot && p.quiet(at) > patience
-		// Before steps are known, all may wait for a long one: only counts tell.
-		called := (c.Entered > c.Ended || c.exchanges()) && (p.recurred() || uneven)
-		if p.ended == 0 && (c.stands(at) || called && stuck && (p.blocked(at) || c.inside())) {
-			v.waiting++
-		}
-	}
-	if v.waiting == 0 {
-		return v
-	}
-	if v.culprit, v.reason = blame(id, group, at); v.culprit != nil {
-		v.rank = int(v.culprit.in(id).Rank)
-	}
-	return v
-}
-
-// uneven reports whether some have called what others have not.
-func uneven(id uint64, group []*process, at int64) bool {
-	most := mostOf(id, group)
-	return slices.ContainsFunc(group, func(p *process) bool { return p.in(id).Entered < most }) ||
-		debtor(placesOf(id, group), at) != nil
-}
-
-// blame returns the culprit of a group in which somebody waits for too long;
-// nil: nobody, or one that gets on.
-func blame(id uint64, group []*process, at int64) (*process, string) {
-	for _, p := range group {
-		if p.ended > 0 {
-			return p, "ended" // while others wait in a collective
-		}
-	}
-	for _, p := range group {
-		switch p.watch.state {
-		case 't': // a debugger holds it
-			return nil, ""
-		case 'T':
-			return p, "stopped"
-		}
-	}
-	late := behind(id, group)
-	for _, p := range group {
-		c := p.in(id)
-		starts := c.Entered == 0 && !c.exchanges()
-		usual := (!p.still(at) || (p.blocked(at) || starts) && !p.stuck(at)) && !(p == late && p.overdue(at))
-		if min(p.quiet(at), time.Duration(at-c.since)) < patience || usual && !c.stands(at) {
-			return nil, "" // it gets on: an evaluation, or data, or its usual work for the GPU
-		}
-	}
-	places := placesOf(id, group)
-	switch owing, first := debtor(places, at), before(places); {
-	case owing != nil && owing.works(at):
-		return nil, ""
-	case first != nil && (owing == nil || owing.awaits()):
-		return first, "kernel"
-	case owing != nil:
-		return owing, "absent"
-	}
-	last := slices.MinFunc(group, func(a, b *process) int {
-		return cmp.Or(cmp.Compare(truth(a.blocked(at)), truth(b.blocked(at))),
-			cmp.Compare(a.in(id).Entered, b.in(id).Entered), cmp.Compare(a.last, b.last))
-	})
-	c, most, serves := last.in(id), mostOf(id, group), serves(id, group)
-	switch {
-	case c.Entered < most && (last.works(at) || serves && !last.waits(at)):
-		return nil, ""
-	case c.Entered < most && !last.blocked(at):
-		return last, "absent"
-	}
-	if late != nil {
-		return late, "kernel"
-	}
-	if p := odd(id, group); p != nil {
-		return p, "unlike"
-	}
-	if p := unlike(id, group); p != nil && (c.Entered == most || !last.waits(at)) {
-		return p, "unlike"
-	}
-	if p := ahead(id, group); p != nil && last.waits(at) {
-		return p, "unlike"
-	}
-	switch {
-	case c.Entered < most && c.strange() == c.Entered:
-		return last, "unlike" // it waits in a collective that nobody else calls
-	case c.Entered < most && last.waits(at):
-		return last, "absent"
-	case int(c.Ranks) == len(group):
-		return last, "unknown"
-	case last.quiet(at) >= computesFor && !serves:
-		return last, "elsewhere"
-	}
-	return nil, ""
-}
-
-// serves reports whether the ranks of a server wait for the next request, in a broadcast
-// by the rank that listens for it. They have made what may be tokens, and no steps.
-func serves(id uint64, group []*process) bool {
-	most := mostOf(id, group)
-	return !slices.ContainsFunc(group, func(p *process) bool {
-		c := p.in(id)
-		return p.taken > 0 || p.tokens == 0 || c.Entered == most && c.Op != wire.Broadcast
-	})
-}
-
-// behind returns the only rank whose GPU has not come to a collective that
-// others have begun, or to where others wait for it, and waits for nobody; nil:
-// there is none, or it is not measured.
-func behind(id uint64, group []*process) (found *process) {
-	var begun, reached uint64
-	for _, p := range group {
-		begun, reached = max(begun, p.in(id).Begun), max(reached, p.in(id).Reached)
-	}
-	for _, p := range group {
-		c := p.in(id)
-		late := c.Unbegun > 0 && c.Unbegun <= begun || c.Unreached > 0 && c.Unreached <= reached && p.only(id)
-		if !late || p.awaits() {
-			continue
-		}
-		if found != nil {
-			return nil
-		}
-		found = p
-	}
-	return found
-}
-
-// only reports whether the GPU can wait for other ranks only in this
-// communicator, and only in collectives.
-func (p *process) only(id uint64) bool {
-	return !slices.ContainsFunc(p.communicators[:], func(c communicator) bool {
-		return c.there && (c.exchanges() || c.ID != id && c.Entered > c.Ended)
-	})
-}
-
-// ahead returns the only rank of several that has called more than the others,
-// which have called equally many: it has left one out. nil: there is none.
-func ahead(id uint64, group []*process) *process {
-	first := slices.MaxFunc(group, func(a, b *process) int { return cmp.Compare(a.in(id).Entered, b.in(id).Entered) })
-	others := map[uint64]bool{}
-	for _, p := range group {
-		if p != first {
-			others[p.in(id).Entered] = true
-		}
-	}
-	if len(group) < 3 || len(others) != 1 || others[first.in(id).Entered] {
-		return nil
-	}
-	return first
-}
-
-// odd returns the rank of two that called something unlike all that it called
-// before where the other one did not, whatever it has called since; nil: there is
-// none.
-func odd(id uint64, group []*process) *process {
-	if len(group) != 2 || slices.ContainsFunc(group, func(p *process) bool { return p.in(id).exchanges() }) {
-		return nil
-	}
-	for i, p := range group {
-		other := group[1-i].in(id)
-		if n := p.in(id).strange(); n > 0 && n <= other.Entered && n != other.strange() {
-			return p
-		}
-	}
-	return nil
-}
-
-// unlike returns the rank whose calls differ from the others' in the bytes of
-// all; nil: there is none. Ranks that exchange data with others do so with
-// different sizes.
-func unlike(id uint64, group []*process) *process {
-	counts, alike := map[uint64]int{}, true
-	for _, p := range group {
-		counts[p.in(id).Bytes]++
-		alike = alike && !p.in(id).exchanges()
-	}
-	for _, p := range group {
-		if alike && len(counts) == 2 && 2*counts[p.in(id).Bytes] < len(group) {
-			return p
-		}
-	}
-	return nil
 }

@@ -20,12 +20,6 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// Bounds of what is remembered.
-const (
-	maxProcesses = 1024             // more are not observed
-	keepEnded    = 10 * time.Minute // what is known of a process that has ended
-)
-
 // An Observer watches the processes that write a trace. Its methods are safe
 // for concurrent use.
 type Observer struct {
@@ -315,13 +309,6 @@ func (c *communicator) strange() uint64 {
 	return 0
 }
 
-// A pattern is trusted after so many steps, or so much time in them: what looks
-// like a step at first may be the token of a request, or a layer.
-const (
-	trustedSteps = 40
-	trustedTime  = time.Minute
-)
-
 // trusts reports whether the steps are to be counted.
 func (p *process) trusts(all []steps.Step) bool {
 	if len(all) == 0 {
@@ -486,13 +473,6 @@ func shown(id uint64) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// A process stands still after so much time, and so many mean steps, without the
-// end of one.
-const (
-	standsAfter = 10 * time.Second
-	standsSteps = 3
-)
-
 // stands returns for how long the process has stood still. The step may end yet:
 // until as much time is in no step, the sum of that time then stays as it is. The
 // requests of a server may look like steps at first: nothing is outside of them.
@@ -504,9 +484,6 @@ func (p *process) stands(at int64) time.Duration {
 	}
 	return idle
 }
-
-// maxCommunicators are shown of a process.
-const maxCommunicators = 4
 
 // largest returns the communicators with the most ranks.
 func (p *process) largest() (all []*communicator) {

@@ -47,23 +47,6 @@ import (
 // change of connections and threads, 10 s without a change of counts, and up to 4 s between
 // looks and to read where the culprit stands; 332 s if a process was killed before NCCL was
 // asked (TestUnhookedWithin). The driver reports the use of a GPU late, which comes on top.
-const (
-	restFor    = 10 * time.Second // one leaves its GPU idle, and another one's is busy, and
-	settledFor = 30 * time.Second // then no process of theirs opens or closes anything
-	lookEvery  = 5 * time.Second
-	// NCCL is asked again after ras.Patience, which is enough to see that a job stands
-	// still, and then less and less often.
-	maxWait    = 10 * time.Minute
-	sampledFor = 8 * time.Second // of GPU time tell whether a process uses its GPU
-	idleShare  = 0.5             // of a GPU; a culprit uses less, and has so in each of the last samples
-	waitShare  = 0.9             // of a GPU; NCCL's kernel spins while it waits for other ranks
-	// The last collectives of one that ended may not be known. Another one may then
-	// compute alone for a while.
-	aloneFor = 5 * time.Minute
-	maxOpen  = 4096 // files and threads of a process; one with more is not asked
-	// Reasons not to ask that the log has: a process names its own version.
-	maxRefusals = 64
-)
 
 // A GPUProcess is a process on a GPU, as the driver lists it.
 type GPUProcess struct {

@@ -20,22 +20,6 @@ import (
 // slow for six hours becomes the usual one. Slow steps without a known cause that
 // pass by themselves are normal for the program on this host: similar ones soon
 // count as usual.
-const (
-	slowFactor = 1.2
-	slowLeast  = 2e-3 // s
-	slowSpan   = 0.1  // mean of a span beyond the usual one,
-	slowSpread = 3.5  // and so many times what spans differ by
-	spanLength = 5 * time.Second
-	spansKept  = 4 // of which all but one are slow
-	spansFirst = 8 // spans, before any is judged, and
-	usualFrom  = 3 // those of them that are usual
-	usualSteps = 16
-	unusual    = 1.25 // times the median of the first spans
-	usualMost  = 2880 // spans, which is four hours, of which the usual step is the mean
-	spreadMost = 64   // spans, of which the spread is the mean
-	passes     = 12   // slow spans without a cause that count as usual once they have passed
-	forgetSlow = 6 * time.Hour
-)
 
 // A shape is a step in numbers: seconds, and counts. That of several is their mean.
 type shape [shapes]float64

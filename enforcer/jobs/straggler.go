@@ -14,17 +14,6 @@ import (
 // peers': it comes last, they wait for it, and it waits least. The ranks of a
 // communicator on this host run laps of some steps. A pause is no part of a lap
 // (see communicator.paused), and a lap ends only after all have stepped.
-const (
-	lapLeast     = 5 * time.Second
-	lapsKept     = 6                      // of which
-	lapsToName   = 5                      // findings name a rank, and
-	lapsToStay   = 2                      // keep it named
-	lapForgotten = time.Minute            // without a lap, and
-	lapsAway     = 3                      // times the last one
-	lostLeast    = 0.05                   // of the time: the part that the peers wait longer
-	lostFactor   = 4                      // times the peers' own differences, too
-	pauseLeast   = 100 * time.Millisecond // in a collective, before it can be a pause
-)
 
 // A record is what a process has done by the end of a step. Seconds of parts are
 // in the order of wire.StepParts.

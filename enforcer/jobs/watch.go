@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"gpusteward/internal/procs"
 	"gpusteward/internal/stack"
@@ -30,15 +29,6 @@ type use struct {
 	ticks uint64 // of processors, hundredths of a second
 	bytes uint64 // read and written
 }
-
-// What counts as doing something between two looks, a second apart.
-const (
-	someTicks   = 5
-	someBytes   = 1 << 20
-	idleLooks   = 5
-	mostBlocked = 600 // looks; after so many the file system hangs, and no checkpoint is written
-	maxFamily   = 256 // processes that are looked at, and threads of each
-)
 
 // look is made once a second.
 func (w *watch) look(procfs string, pid int) {
@@ -114,9 +104,6 @@ func children(dir string) (all []int) {
 	}
 	return all
 }
-
-// placeTime is how long a place is looked for, with the readings of others before it.
-const placeTime = 30 * time.Second
 
 // where returns where the main thread of a process stands: the innermost line
 // of its own Python code, that of a library if there is none, or the system
