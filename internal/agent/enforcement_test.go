@@ -153,13 +153,15 @@ func TestSuspensionsAreEvents(t *testing.T) {
 }
 
 // TestRolesBlameTheHardwareAlike has a simulated GPU fail, and asks a monitor of either role whether
-// that excuses the workloads on the GPU, and on the other one.
+// that excuses the workloads on the GPU, and on the other one. A fault with a ! is found by a check that the
+// operator has disabled.
 func TestRolesBlameTheHardwareAlike(t *testing.T) {
 	for fault, blamed := range map[string]bool{
 		"{kind: lost}":           true,
 		"{kind: wedge, for: 2m}": true,
 		"{kind: ecc, severity: uncorrected, location: dram}":                     true,
 		"{kind: recovery_action, value: reset}":                                  true,
+		"!{kind: wedge, for: 2m}":                                                false,
 		"{kind: event, value: recovery_action}":                                  false, // the driver asks for nothing
 		"{kind: event, value: dram_retirement}":                                  false,
 		"{kind: xid, code: 119}":                                                 true,
@@ -167,19 +169,23 @@ func TestRolesBlameTheHardwareAlike(t *testing.T) {
 	} {
 		file := filepath.Join(t.TempDir(), "scenario.yml")
 		fixture.Must(t, os.WriteFile(file, []byte("gpus: [{count: 2}]\nfaults:\n  - "+
-			strings.Replace(fault, "{", "{at: 20s, gpu: 1, ", 1)+"\n"), 0o600))
+			strings.Replace(strings.TrimPrefix(fault, "!"), "{", "{at: 20s, gpu: 1, ", 1)+"\n"), 0o600))
+		c := config.Defaults()
+		if strings.HasPrefix(fault, "!") {
+			c.Health.Disable = []string{"driver_hang"}
+		}
 		for _, r := range []role{roleAll, roleEnforce} {
 			t.Run(string(r)+" "+fault, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					f := flags{demoGiven: true, demo: file}
-					m, err := newHostConfig(f, config.Defaults(), slog.New(slog.DiscardHandler))
+					m, err := newHostConfig(f, c, slog.New(slog.DiscardHandler))
 					fixture.Must(t, err)
 					var h *collectors.Host
 					var monitor *health.Monitor
 					if r == roleEnforce {
-						h, monitor = m.enforced("", "")
+						h, monitor = m.enforced("", "", c.Health.Settings())
 					} else {
-						n, err := newObservedHost(f, config.Defaults(), m, func() []collectors.Sample { return nil })
+						n, err := newObservedHost(f, c, m, func() []collectors.Sample { return nil })
 						fixture.Must(t, err)
 						h, monitor = n.host, n.judgement.monitor
 					}

@@ -33,7 +33,7 @@ func assembleEnforcer(f flags, conf *config.File, c config.Config) (a assembly, 
 	if err != nil {
 		return a, fmt.Errorf("--state.dir: %w", err)
 	}
-	host, monitor := m.enforced(dir, boot)
+	host, monitor := m.enforced(dir, boot, c.Health.Settings())
 	enforcement, err := newEnforcement(f, c.Enforcer, m, host, monitor, book.Append)
 	if err != nil {
 		return a, fmt.Errorf("enforcer: %w", err)
@@ -45,21 +45,23 @@ func assembleEnforcer(f flags, conf *config.File, c config.Config) (a assembly, 
 		host:      host,
 		configure: func(c config.Config) {
 			host.Configure(only(m.config(c)))
+			monitor.Configure(c.Health.Settings())
 			enforcement.configure(c.Enforcer)
 		},
 	}, nil
 }
 
 // enforced returns the host m as far as the enforcer needs it, and a monitor that
-// knows which of its GPUs had faults of their own.
-func (m *hostConfig) enforced(dir, boot string) (h *collectors.Host, monitor *health.Monitor) {
+// knows which of its GPUs had faults of their own. A check that the operator disabled finds none, as in
+// the other roles.
+func (m *hostConfig) enforced(dir, boot string, s health.Settings) (h *collectors.Host, monitor *health.Monitor) {
 	m.options.Events = func(e collectors.Event) { monitor.Event(e) }
 	m.options.Allocations, m.options.KernelLog = nil, nil
 	m.options.Config = only(m.options.Config)
 	h = collectors.NewHost(m.options)
 	judged := m.judged(h, dir, boot)
 	judged.Checks = health.HardwareChecks()
-	return h, health.NewMonitor(judged, health.Settings{})
+	return h, health.NewMonitor(judged, s)
 }
 
 // needed are the collectors that the enforcer needs, beside those of
