@@ -366,38 +366,40 @@ func (g *GPU) open(t *tenant, m Mode) {
 	g.changed = true
 }
 
+// A census is how many of a GPU's tenants run, must not wait, and have not drained in time; and
+// whether one waits for them.
+type census struct {
+	running, hurried, late int
+	waiting                bool
+}
+
+func (g *GPU) census() (c census) {
+	c.waiting = g.trying // a trial should be short
+	for _, t := range g.tenants {
+		if t.settled {
+			c.late++
+		}
+		if t.sessions > 0 && t.hurried() { // it may come at any time
+			c.hurried++
+		}
+		if t.runs() {
+			c.running++
+		}
+		c.waiting = c.waiting || t.ready() && t.state.Mode == Pause
+	}
+	return c
+}
+
 // flag tells running tenants whether others run beside them, and whether others
 // wait for them.
 func (g *GPU) flag() {
-	running, hurried, late, waiting, watched := 0, 0, 0, g.trying, g.watched() // a trial should be short
-	for _, t := range g.tenants {
-		if t.settled {
-			late++
-		}
-		if t.sessions > 0 && t.hurried() { // it may come at any time
-			hurried++
-		}
-		if t.runs() {
-			running++
-		}
-		waiting = waiting || t.ready() && t.state.Mode == Pause
-	}
+	c, watched := g.census(), g.watched()
 	for _, t := range g.tenants {
 		if t.sessions == 0 {
 			continue
 		}
 		s := t.state
-		s.Slice, s.Pace = 0, 0
-		switch config := &g.scheduler.config; {
-		case config.Concurrent:
-			if g.measured != t {
-				s.Pace = t.curb
-			}
-		case (s.Late || t.settled && len(t.unit.members) == 1) && late < 2 && config.Slices:
-			s.Slice = sliceLeast // of several, the switches would cost the others more
-		default:
-			s.Slice = time.Duration(t.curb * float64(sliceMost))
-		}
+		s.Slice, s.Pace = g.throttle(t, c)
 		if s.Mode != Run {
 			s.Beside = s.Mode == Open && !t.unit.alone()
 			s.Haste = s.Mode == Open && watched
@@ -405,16 +407,36 @@ func (g *GPU) flag() {
 			t.state = s
 			continue
 		}
-		s.Beside = running > 1 || running == 1 && !t.runs()
-		s.Haste = waiting
-		s.Urgent = hurried > 1 || hurried == 1 && !t.hurried()
+		s.Beside = c.running > 1 || c.running == 1 && !t.runs()
+		s.Haste = c.waiting
+		s.Urgent = c.hurried > 1 || c.hurried == 1 && !t.hurried()
 		s.End = g.end(t)
 		if s != t.state {
-			g.changed = g.changed || s.Slice != t.state.Slice || s.Pace != t.state.Pace || s.Beside != t.state.Beside || s.Haste != t.state.Haste ||
-				s.Urgent != t.state.Urgent || g.scheduler.config.Turns
+			g.changed = g.changed || s.tells(t.state) || g.scheduler.config.Turns
 			t.state = s
 		}
 	}
+}
+
+// throttle returns how long t's time slice is, or how far it is slowed down; 0: as the driver has it, or not at all.
+func (g *GPU) throttle(t *tenant, c census) (slice time.Duration, pace float64) {
+	switch config := &g.scheduler.config; {
+	case config.Concurrent:
+		if g.measured != t {
+			pace = t.curb
+		}
+	case (t.state.Late || t.settled && len(t.unit.members) == 1) && c.late < 2 && config.Slices:
+		slice = sliceLeast // of several, the switches would cost the others more
+	default:
+		slice = time.Duration(t.curb * float64(sliceMost))
+	}
+	return slice, pace
+}
+
+// tells says whether a running tenant is told of the change from another state: not of its end alone.
+func (s State) tells(before State) bool {
+	return s.Slice != before.Slice || s.Pace != before.Pace || s.Beside != before.Beside || s.Haste != before.Haste ||
+		s.Urgent != before.Urgent
 }
 
 // end returns when others are expected to go before t; 0: nobody waits, or will

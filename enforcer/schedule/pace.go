@@ -312,7 +312,19 @@ func (g *GPU) measure() {
 			contenders++
 		}
 	}
-	var next *tenant
+	next := g.unmeasured(most)
+	if next != nil && contenders > 1 {
+		next.pace.tried = g.now
+		if next.pace.age(g.now, next.came); g.freedom.on && next.doubted() {
+			next.pace.weaken()
+		}
+		g.measured, g.measuredAt = next, g.now
+	}
+}
+
+// unmeasured returns the first contending tenant whose lone pace is not known and was not measured a
+// moment ago; nil: there is none. most is the largest lag.
+func (g *GPU) unmeasured(most time.Duration) *tenant {
 	for _, t := range g.tenants {
 		// A tenant that joins again and again, and is ahead because of that,
 		// gains little.
@@ -329,17 +341,11 @@ func (g *GPU) measure() {
 			}
 			known = p.cost() > 0 && !t.unsure() && (long || p.tried > g.freedom.since)
 		}
-		if next == nil && !known && (p.tried == 0 || g.now-p.tried > gap) {
-			next = t
+		if !known && (p.tried == 0 || g.now-p.tried > gap) {
+			return t
 		}
 	}
-	if next != nil && contenders > 1 {
-		next.pace.tried = g.now
-		if next.pace.age(g.now, next.came); g.freedom.on && next.doubted() {
-			next.pace.weaken()
-		}
-		g.measured, g.measuredAt = next, g.now
-	}
+	return nil
 }
 
 // The gain of running together is tried when tenants contend, and again after a
