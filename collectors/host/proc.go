@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -132,7 +131,7 @@ func (p *procFS) Open(pid int) (Handle, error) {
 
 // gone translates the kernel's errors for a process that is gone into ErrGone.
 func gone(err error) error {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+	if procs.Gone(err) {
 		return ErrGone
 	}
 	return err
@@ -244,7 +243,7 @@ func (d *procDir) Title() (string, error) {
 func (d *procDir) Alive() bool {
 	var stat unix.Stat_t
 	err := unix.Fstatat(d.fd, "stat", &stat, unix.AT_SYMLINK_NOFOLLOW)
-	return !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ESRCH)
+	return !procs.Gone(err)
 }
 
 func (d *procDir) Close() { _ = unix.Close(d.fd) }

@@ -11,7 +11,6 @@ package action
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strings"
 	"time"
@@ -90,7 +89,7 @@ func (a *Actor) known(pid int) (procs.Stat, error) {
 // alive.
 func (a *Actor) Alive(t Target) bool {
 	s, err := a.status(t.PID)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+	if procs.Gone(err) {
 		return false
 	}
 	return err != nil || s.Start == t.Start && s.State != 'Z' && s.State != 'X'
@@ -145,7 +144,7 @@ func (a *Actor) open(t Target, spared map[int]string, check func(pid int) bool) 
 	case err == nil:
 	case errors.As(err, &why):
 		out.Result, out.Detail = why.result, why.detail
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH), errors.Is(err, procs.ErrGone):
+	case procs.Gone(err):
 		out.Result, out.Detail = escalation.Missed, "it has ended"
 	default:
 		out.Result, out.Detail = escalation.Failed, fmt.Sprintf("refused: %v", err)

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -96,17 +95,12 @@ func FactsOf(procfs string, pid int) (Facts, error) {
 	if err != nil {
 		return f, fmt.Errorf("read process %d: %w", pid, err)
 	}
-	for line := range bytes.Lines(status) {
-		key, list, _ := bytes.Cut(line, []byte(":"))
-		switch ids := numbers(list); {
-		case string(key) == "Uid" && len(ids) == 4:
-			f.UID = ids[1]
-		case string(key) == "Gid" && len(ids) == 4:
-			f.GID = ids[1]
-		case string(key) == "Groups":
-			f.Groups = ids
+	for name, id := range map[string]*uint32{"Uid": &f.UID, "Gid": &f.GID} {
+		if ids := numbers(procs.StatusLine(status, name)); len(ids) == 4 {
+			*id = ids[1]
 		}
 	}
+	f.Groups = numbers(procs.StatusLine(status, "Groups"))
 	return f, f.read(procfs, procs.Readlink)
 }
 

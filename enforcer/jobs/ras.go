@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -181,19 +180,12 @@ func (o *Observer) See(all []GPUProcess) {
 
 // identity returns a process's PID in its own namespace, and its user.
 func identity(procfs string, pid int) (inner, user int) {
-	text, _ := os.ReadFile(filepath.Join(procfs, strconv.Itoa(pid), "status"))
-	inner, user = pid, -1
-	for line := range bytes.Lines(text) {
-		name, value, _ := bytes.Cut(line, []byte(":"))
-		fields := bytes.Fields(value)
-		switch {
-		case string(name) == "NSpid" && len(fields) > 0:
-			inner = int(number(fields[len(fields)-1]))
-		case string(name) == "Uid" && len(fields) > 0:
-			user = int(number(fields[0]))
-		}
+	status, _ := os.ReadFile(filepath.Join(procfs, strconv.Itoa(pid), "status"))
+	user = -1
+	if ids := procs.StatusLine(status, "Uid"); len(ids) > 0 {
+		user = int(number([]byte(ids[0])))
 	}
-	return inner, user
+	return procs.Inner(status, pid), user
 }
 
 // unhooked returns the hangs of jobs whose culprit has no session.

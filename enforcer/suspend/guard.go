@@ -1,7 +1,6 @@
 package suspend
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
+	"gpusteward/internal/procs"
 	"gpusteward/internal/worker"
 )
 
@@ -169,10 +169,11 @@ func (g *guard) seize() error {
 // about to.
 func tracedBy(pid, tid int) (by int, ending bool) {
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", pid, tid)) // none: it has ended
-	_, state, _ := bytes.Cut(status, []byte("\nState:\t"))
-	_, rest, _ := bytes.Cut(status, []byte("\nTracerPid:"))
-	_, _ = fmt.Sscan(string(rest), &by)
-	return by, len(state) == 0 || state[0] == 'Z' || state[0] == 'X'
+	if tracer := procs.StatusLine(status, "TracerPid"); len(tracer) > 0 {
+		by, _ = strconv.Atoi(tracer[0])
+	}
+	state := procs.StatusLine(status, "State")
+	return by, len(state) == 0 || state[0] == "Z" || state[0] == "X"
 }
 
 // look handles threads that have stopped, and reports whether it must be called again. If not,

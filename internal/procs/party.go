@@ -23,9 +23,11 @@ var parties = regexp.MustCompile(`^user-\d+\.slice$|pod[\da-f_-]{32,36}(\.slice)
 
 func party(dir string) string {
 	status, _ := os.ReadFile(filepath.Join(dir, "status")) // none: it has ended
-	_, rest, _ := strings.Cut(string(status), "\nUid:")
-	user, _, _ := strings.Cut(strings.TrimSpace(rest), "\t")
-	uid, err := strconv.ParseUint(user, 10, 32)
+	ids := StatusLine(status, "Uid")
+	if len(ids) == 0 {
+		return ""
+	}
+	uid, err := strconv.ParseUint(ids[0], 10, 32)
 	if err != nil {
 		return ""
 	}

@@ -11,7 +11,6 @@
 package procs
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -168,11 +167,10 @@ func Owner(procfs string, pid int, name string) (user, mode uint32, err error) {
 // no such process.
 func State(procfs string, pid int) byte {
 	status, _ := os.ReadFile(filepath.Join(procfs, strconv.Itoa(pid), "status"))
-	_, state, _ := bytes.Cut(status, []byte("\nState:\t"))
-	if len(state) == 0 {
-		return 0
+	if state := StatusLine(status, "State"); len(state) > 0 {
+		return state[0][0]
 	}
-	return state[0]
+	return 0
 }
 
 // A keeper makes looks, and knows those that are late. Its methods may be called concurrently.

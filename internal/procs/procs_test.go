@@ -119,6 +119,17 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
+func TestStatus(t *testing.T) {
+	for status, want := range map[string]int{"Name:\tx\nNSpid:\t4711\t23\t1\nNSpgid:\t9\n": 1, "NSpid:\t4711\n": 4711,
+		"Name:\tx\n": 99, "NSpid:\tx": 99, "NSpid:\n": 99, "": 99} {
+		fixture.Equal(t, Inner([]byte(status), 99), want, "%q", status)
+	}
+	for status, want := range map[string][]string{"Name:\tGroups: 7\nGroups:\t4 27 \nNStgid:\t1\n": {"4", "27"},
+		"Groups:\t \n": nil, "Groups\n": nil} {
+		fixture.EqualSlices(t, StatusLine([]byte(status), "Groups"), want, "the groups of %q", status)
+	}
+}
+
 // TestWhose has a user be one party, whatever cgroups and UIDs he has.
 func TestWhose(t *testing.T) {
 	Etc = t.TempDir()

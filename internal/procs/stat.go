@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -11,6 +12,12 @@ import (
 
 // ErrGone means that the process does not exist, or has ended.
 var ErrGone = errors.New("the process is gone")
+
+// Gone reports whether an error about a process, of this package's or of the kernel's, means that the
+// process is gone.
+func Gone(err error) bool {
+	return errors.Is(err, ErrGone) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH)
+}
 
 // Stat is what the line in the file stat says of a process or a thread.
 type Stat struct {

@@ -43,13 +43,6 @@ func TestStates(t *testing.T) {
 	}
 }
 
-func TestInnermost(t *testing.T) {
-	for status, want := range map[string]int{"Name:\tx\nNSpid:\t4711\t23\t1\nNSpgid:\t9\n": 1, "NSpid:\t4711\n": 4711,
-		"Name:\tx\n": 99, "NSpid:\tx": 99} {
-		fixture.Equal(t, innermost(status, 99), want, "%q", status)
-	}
-}
-
 func TestMaps(t *testing.T) {
 	all, err := parseMaps(strings.NewReader(`55cd9ba5b000-55cd9ba5d000 r--p 00000000 fe:00 2477         /usr/bin/py thon
 7f0000000000-7f0000001000 r-xp 00002000 fe:00 2478             /usr/lib/libpython3.11.so.1.0 (deleted)

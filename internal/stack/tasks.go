@@ -67,7 +67,7 @@ func tasks(dir string) (process procs.Stat, all []Thread, omitted int, err error
 		if err != nil {
 			continue // it has ended
 		}
-		t := Thread{TID: tid, Name: clean(s.Comm), State: stateOf(s.State), inner: innermost(in("status"), tid)}
+		t := Thread{TID: tid, Name: clean(s.Comm), State: stateOf(s.State), inner: procs.Inner([]byte(in("status")), tid)}
 		t.Syscall, t.at = syscallOf(in("syscall"))
 		if w := clean(strings.TrimSpace(in("wchan"))); w != "0" {
 			t.WaitChannel = w
@@ -99,21 +99,6 @@ func stat(path string) (procs.Stat, error) { return procs.ParseStat([]byte(small
 
 // stateOf returns a state in words.
 func stateOf(state byte) string { return cmp.Or(states[state], clean(string(rune(state)))) }
-
-// innermost returns a thread's ID in its own PID namespace, by which the process
-// itself knows the thread.
-func innermost(status string, tid int) int {
-	for line := range strings.Lines(status) {
-		if ids, ok := strings.CutPrefix(line, "NSpid:"); ok {
-			if f := strings.Fields(ids); len(f) > 0 {
-				if n, err := strconv.Atoi(f[len(f)-1]); err == nil {
-					return n
-				}
-			}
-		}
-	}
-	return tid
-}
 
 // syscallOf reads /proc/PID/syscall: the number, six arguments, of which nothing
 // is kept, the stack pointer and the instruction pointer. A thread that runs has
