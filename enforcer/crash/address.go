@@ -12,40 +12,52 @@ import (
 // address is more likely an allocation's neighbour than a wild pointer.
 const bigPage = 2 << 20
 
-// locate says where an address lay at a time (CLOCK_MONOTONIC, ns), as the end of a sentence
-// that begins with the address. unlisted allocations are missing in all.
-func locate(address uint64, at int64, all []wire.Allocation, unlisted uint64) string {
-	var in, was, below, above *wire.Allocation
+// A place is the allocations that explain an address, nil where there is none.
+type place struct {
+	in           *wire.Allocation // has it, the last one made
+	was          *wire.Allocation // had it, the last one freed
+	below, above *wire.Allocation // the nearest ones beside it
+}
+
+// placeOf finds the place of an address at a time (CLOCK_MONOTONIC, ns).
+func placeOf(address uint64, at int64, all []wire.Allocation) (p place) {
 	for i := range all {
 		a := &all[i]
 		live := a.Freed == 0 || a.Freed > at
 		offset := address - a.Address
 		switch {
 		case a.Made > at:
-		case offset < a.Bytes && live && (in == nil || a.Made > in.Made):
-			in = a
-		case offset < a.Bytes && !live && (was == nil || a.Freed > was.Freed):
-			was = a
+		case offset < a.Bytes && live && (p.in == nil || a.Made > p.in.Made):
+			p.in = a
+		case offset < a.Bytes && !live && (p.was == nil || a.Freed > p.was.Freed):
+			p.was = a
 		case !live || offset < a.Bytes:
-		case address >= a.Address && (below == nil || beyond(address, a) < beyond(address, below)):
-			below = a
-		case address < a.Address && (above == nil || a.Address < above.Address):
-			above = a
+		case address >= a.Address && (p.below == nil || beyond(address, a) < beyond(address, p.below)):
+			p.below = a
+		case address < a.Address && (p.above == nil || a.Address < p.above.Address):
+			p.above = a
 		}
 	}
+	return p
+}
+
+// locate says where an address lay at a time (CLOCK_MONOTONIC, ns), as the end of a sentence
+// that begins with the address. unlisted allocations are missing in all.
+func locate(address uint64, at int64, all []wire.Allocation, unlisted uint64) string {
+	p := placeOf(address, at, all)
 	made := func(a *wire.Allocation) string {
 		return fmt.Sprintf("an allocation of %s, made %s before", bytes(a.Bytes), ago(at-a.Made))
 	}
-	isBelow := below != nil && (above == nil || beyond(address, below) <= above.Address-address)
+	isBelow := p.below != nil && (p.above == nil || beyond(address, p.below) <= p.above.Address-address)
 	switch {
-	case in != nil:
-		return fmt.Sprintf("lies in %s, %s from its beginning", made(in), bytes(address-in.Address))
-	case was != nil:
-		return fmt.Sprintf("lies in memory that was freed %s before: %s", ago(at-was.Freed), made(was))
-	case isBelow && beyond(address, below) < max(below.Bytes, bigPage):
-		return fmt.Sprintf("is %s beyond the end of %s", bytes(beyond(address, below)), made(below))
-	case !isBelow && above != nil && above.Address-address <= max(above.Bytes, bigPage):
-		return fmt.Sprintf("is %s before the beginning of %s", bytes(above.Address-address), made(above))
+	case p.in != nil:
+		return fmt.Sprintf("lies in %s, %s from its beginning", made(p.in), bytes(address-p.in.Address))
+	case p.was != nil:
+		return fmt.Sprintf("lies in memory that was freed %s before: %s", ago(at-p.was.Freed), made(p.was))
+	case isBelow && beyond(address, p.below) < max(p.below.Bytes, bigPage):
+		return fmt.Sprintf("is %s beyond the end of %s", bytes(beyond(address, p.below)), made(p.below))
+	case !isBelow && p.above != nil && p.above.Address-address <= max(p.above.Bytes, bigPage):
+		return fmt.Sprintf("is %s before the beginning of %s", bytes(p.above.Address-address), made(p.above))
 	case unlisted > 0:
 		return fmt.Sprintf("is in no known allocation of this program; %d are not known", unlisted)
 	}
