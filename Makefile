@@ -254,15 +254,18 @@ test-deploy: package package-otlp kube
 	@cd deploy/kubernetes && $(GOTEST) -count=1 ./...
 	@cd deploy/otlp && $(GOTEST) -count=1 ./...
 
+# A command that says something only if it fails.
+quietly = @out=$$($(1) 2>&1) || { echo "$$out"; exit 1; }
+
 # Writes all generated files: the guarded NVML calls, the names of system calls, the reference, the
 # alerting rules with their tests and the runbook, the dashboards, the links to both in the chart,
 # the Kubernetes manifests.
 generate: build
 	@go generate ./...
-	@go test -count=1 -run 'TestReference|TestGolden' ./collectors ./collectors/workloads ./health ./alerts ./dashboards ./exporter -update >/dev/null
-	@go test -count=1 -run 'TestReference' $(WHOLE) -update >/dev/null
+	$(call quietly,go test -count=1 -run 'TestReference|TestGolden' ./collectors ./collectors/workloads ./health ./alerts ./dashboards ./exporter -update)
+	$(call quietly,go test -count=1 -run 'TestReference' $(WHOLE) -update)
 	@cd deploy/kubernetes/chart/files && ln -sf ../../../../{alerts/*.rules.yml,dashboards/gpusteward-*.json} . && find . -xtype l -delete
-	@go -C deploy/kubernetes test -count=1 -run 'TestManifests' . -update >/dev/null
+	$(call quietly,go -C deploy/kubernetes test -count=1 -run 'TestManifests' . -update)
 	@git --no-pager diff --stat
 
 # Updates the chart library of the live page to the version in package.json. A test compares the

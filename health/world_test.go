@@ -51,7 +51,8 @@ func TestSitesCoverEveryCheck(t *testing.T) {
 	own := fixture.Value(os.ReadFile("METRICS.md"))(t) // of the engine
 	for _, m := range read {
 		if reason := notInSites[m]; !bytes.Contains(own, []byte("`"+m.Name+"`")) && shown[m] == (reason != "") {
-			t.Errorf("%s is shown by sites: %v; reason why not: %q", m.Name, shown[m], reason)
+			t.Errorf("%s is read by a check; shown by a site of world_show_test.go: %v, reason in notInSites why not: %q. "+
+				"It needs one of the two", m.Name, shown[m], reason)
 		}
 	}
 }
