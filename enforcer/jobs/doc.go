@@ -38,5 +38,5 @@
 //   - In doubt nobody is blamed, and the cause or the reason is unknown.
 //
 // Begin with Observe and Look in observer.go, then judge in hang.go. The table grounds in blame.go says
-// why a rank is named, and limits.go has all numbers.
+// why a rank is named, and limits.go has all numbers with their tests.
 package jobs

@@ -50,6 +50,10 @@ func TestEndlessWork(t *testing.T) {
 			h.Observer.Evidence = func(string, int) Evidence { return Evidence{Neighbours: 0.5} }
 			waits(h, r)
 		}, nil, 34, "a wait for the stream at ...3a7f2c0"},
+		"beside others, after long ones": {40, 4 * time.Second, func(h *host, r *rank) {
+			h.Observer.Evidence = func(string, int) Evidence { return Evidence{Neighbours: 0.5} }
+			waits(h, r)
+		}, nil, 44, "a wait for the stream at ...3a7f2c0"},
 
 		"a kernel for ever by design":       {0, 0, waits, nil, 0, ""},
 		"for which a new thread waits":      {40, time.Second, func(h *host, r *rank) { r.by(2, h.at, wire.EventWait, stream) }, nil, 0, ""},
