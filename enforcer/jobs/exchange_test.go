@@ -1,8 +1,11 @@
 package jobs
 
 import (
+	"maps"
+	"slices"
 	"testing"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -105,6 +108,19 @@ func TestPipelines(t *testing.T) {
 			h.tells(10, c.reason, c.rank)
 		})
 	}
+}
+
+// TestAStageThatComputesIsNotBlamed for what it has not called yet.
+func TestAStageThatComputesIsNotBlamed(t *testing.T) {
+	t.Parallel()
+	h := pipe(t, map[int]func(*rank, int64){3: func(*rank, int64) {}})
+	h.ranks[2].exchanges(1, wire.Peer{Rank: 3, Sent: 8, Inside: true})
+	for range 15 {
+		h.ranks[3].proc('R', 50)
+		h.wait(1)
+	}
+	v := judgeGroup(77, slices.Collect(maps.Values(h.Observer.processes)), h.at)
+	fixture.If(t, v.waiting == 0 || v.culprit != nil, "%d wait, and it is blamed: %q", v.waiting, v.reason)
 }
 
 // TestStageOnAnotherHost does not blame a stage that may wait for one there.

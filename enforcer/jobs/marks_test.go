@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -196,10 +197,15 @@ func TestOddCalls(t *testing.T) {
 			}
 			calls(other, usual)(r, at)
 		}, nil, "unknown"},
+		{"of three, it alone", calls(usual, usual), calls(other), nil, "unlike"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := stepping(t, 2)
-			h.step(map[int]func(*rank, int64){0: c.first, 1: c.second})
+			last := map[int]func(*rank, int64){0: c.first, 1: c.second}
+			if strings.HasPrefix(c.name, "of three") {
+				last[2] = c.first
+			}
+			h := stepping(t, len(last))
+			h.step(last)
 			if c.then != nil {
 				c.then(h.ranks[0], h.ranks[1])
 			}
