@@ -17,7 +17,7 @@ type stall struct {
 
 	places []place
 	owing  *process // for whose sends or receives others wait, and that waits for none; nil: see debtor
-	late   *process // whose GPU others' GPUs wait for; nil: see behind
+	late   *process // whose GPU others' GPUs wait for; nil: see latest
 	last   *process // that has come least far
 }
 
@@ -30,21 +30,23 @@ type ground struct {
 const nobody = ""
 
 // grounds are tried in this order, and the first one that is true of a rank decides.
+// Ranks that wait for each other are found by deadlock.go, work without ranks by endless.go, and ranks without the hook
+// by reason in ras.go. verdicts in hang.go says which verdict gives way to which.
 var grounds = []ground{
-	{"ended", (*stall).ended},      // while others wait for it
+	{"ended", (*stall).ended},      // it has ended, and others wait for it
 	{nobody, (*stall).debugged},    // a debugger holds it
-	{"stopped", (*stall).halted},   // by a signal
-	{nobody, (*stall).pausesOnly},  // for no longer than usual: an evaluation, data, its usual work for the GPU
-	{nobody, (*stall).owesLater},   // sends or receives: it computes, or reads or writes files
+	{"stopped", (*stall).halted},   // a signal has stopped it
+	{nobody, (*stall).pausesOnly},  // it has paused for no longer than usual: an evaluation, data, its usual work for the GPU
+	{nobody, (*stall).owesLater},   // others wait for its sends or receives, and it computes, or reads or writes files
 	{"kernel", (*stall).unmet},     // its GPU has not come to an exchange in which its peer's GPU is
-	{"absent", (*stall).owes},      // sends or receives for which others wait
+	{"absent", (*stall).owes},      // others wait for its sends or receives
 	{nobody, (*stall).callsLater},  // it has called fewer collectives, and computes, or waits for a request
 	{"absent", (*stall).fewer},     // it has called fewer collectives, and does not wait for its GPU
 	{"kernel", (*stall).unreached}, // its GPU has not come to where the GPUs of others wait for it
 	{"unlike", (*stall).odd},       // of two ranks, it alone called what it had never called
-	{"unlike", (*stall).differs},   // from all others in the bytes of its calls
+	{"unlike", (*stall).differs},   // the bytes of its calls are not those of all others
 	{"unlike", (*stall).ahead},     // it has left out a collective, and called the next one
-	{"unlike", (*stall).alone},     // in a collective that nobody else calls
+	{"unlike", (*stall).alone},     // it is in a collective that nobody else calls
 	{"absent", (*stall).behind},    // it has called fewer collectives, and waits for its GPU
 	{"unknown", (*stall).complete}, // all ranks are on this host, and have called the same
 	{"elsewhere", (*stall).beyond}, // a rank on another host has had time enough to compute
