@@ -190,6 +190,7 @@ Warnings
   Communicator ranks have different status
 `: {
 		{ID: "78db921d1c117b4a", Ranks: []Rank{
+			{Rank: 5, Missing: true},
 			{Rank: -1, Counts: counts(64)},
 			{Rank: 6, Host: "10.0.0.2", PID: 20, Counts: counts(60)},
 			{Rank: 7, Host: "10.0.0.2", PID: 21, Counts: counts(60)},

@@ -13,6 +13,7 @@ var (
 	headLine    = regexp.MustCompile(`^#\d+-\d+ \(([0-9a-f]+)\) (INCOMPLETE|ERROR|MISMATCH)`)
 	countsLine  = regexp.MustCompile(`^  Communicator ranks have different (\w+) operation counts`)
 	groupLine   = regexp.MustCompile(`^  \d+ ranks have (?:not )?launched (?:up to operation (\d+)|any operations)`)
+	missingLine = regexp.MustCompile(`^  The missing ranks?: ([\d,]+)$`) // until 2.25
 	rankLine    = regexp.MustCompile(`^  Rank (\d+)( has (?:not )?launched (?:up to operation (\d+)|any operations))? ` +
 		`-- (?:GPU .* managed by process (\d+) on node (\S+))?`)
 )
@@ -82,6 +83,13 @@ func (t *textParser) line(line string) {
 	}
 	if rank != nil && (t.missing || t.operation != "") {
 		t.rank(rank)
+	}
+	if m := missingLine.FindStringSubmatch(line); m != nil && t.missing {
+		for number := range strings.SplitSeq(m[1], ",") {
+			if t.told++; t.told < maxRanks {
+				t.rank([]string{"", number, "", "", "", ""})
+			}
+		}
 	}
 }
 

@@ -123,6 +123,9 @@ func (w *Watch) Hangs(at, still time.Duration) (all []Hang) {
 		}
 	}
 	for _, h := range w.known {
+		if slices.ContainsFunc(h.last.Ranks, Rank.silent) {
+			continue // the others may wait for that one: Silent has it
+		}
 		behind, ahead := h.sides()
 		if slices.ContainsFunc(behind, func(r Rank) bool { return r.PID == 0 }) {
 			continue // text does not name all of them
@@ -151,7 +154,7 @@ func (w *Watch) Silent(still time.Duration) (all []Hang) {
 			switch {
 			case !r.Missing:
 				s.Waiting = append(s.Waiting, r)
-			case r.Counts == nil:
+			case r.silent() && r.PID != 0:
 				s.Culprits = append(s.Culprits, r)
 			}
 		}
@@ -162,6 +165,9 @@ func (w *Watch) Silent(still time.Duration) (all []Hang) {
 	slices.SortFunc(all, func(a, b Hang) int { return cmp.Compare(a.Culprits[0].PID, b.Culprits[0].PID) })
 	return all
 }
+
+// silent reports whether r does not answer, and never did.
+func (r Rank) silent() bool { return r.Missing && r.Counts == nil }
 
 // sides returns the ranks that are behind others in a joint collective, and
 // those that are ahead. A missing rank is where it was last.

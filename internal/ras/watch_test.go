@@ -80,6 +80,7 @@ func TestHangs(t *testing.T) {
 		{"it ended before anybody looked", nil, answers{world(map[int]int{1: 9, 2: -1})}, ""},
 		{"one ended and one is late", answers{world(map[int]int{1: 8, 2: 8, 3: 8})},
 			answers{world(map[int]int{1: 9, 2: 8, 3: -1})}, "3<1"},
+		{"one is late, and one ended before anybody looked", nil, answers{world(map[int]int{1: 9, 2: 8, 3: -1})}, ""},
 		{"a chain of communicators", nil, answers{comm("tensor", map[int]int{1: 5, 2: 4}),
 			comm("data", map[int]int{2: 7, 3: 6})}, "3<1"},
 		{"a circle of communicators", nil, answers{comm("one", map[int]int{1: 5, 2: 4}),
@@ -199,4 +200,19 @@ func TestRecordedHangs(t *testing.T) {
 		j.answer(missing)
 	}
 	fixture.Equal(t, j.hangs(), "885<1", "hangs")
+}
+
+// TestSilent: of a rank that never answered only its process can be named, if the answer has it.
+func TestSilent(t *testing.T) {
+	for text, want := range map[string]int{recorded(t, "missing.txt"): 885, recorded(t, "missing.json"): 885,
+		"NCCL version 2.25.1\n#0-0 (aa) INCOMPLETE\n  The missing ranks: 3,5\n": 0} {
+		j, pid := &job{}, 0
+		for range 3 {
+			j.answer(mustParse(t, text).Communicators...)
+		}
+		for _, h := range j.watch.Silent(Patience) {
+			pid += h.Culprits[0].PID
+		}
+		fixture.Equal(t, pid, want, "%.20q: the process", text)
+	}
 }
