@@ -142,21 +142,22 @@ granted() {
 		done
 }
 
-# each: prints the number of shards of a GPU of this node.
+# each: prints the number of shards of a GPU of this node. Slurm may write 2K for
+# 2048, and the sockets of a GPU as (S:0-1) or (S:1,3).
 each() {
 	scontrol --oneliner show node "${SLURMD_NODENAME:-$(hostname -s)}" |
-		tr ' ' '\n' | sed -n 's/^Gres=//p' | tr ',' '\n' |
-		awk -F '[:(]' '
-			$1 == "gpu" || $1 == "shard" { for (i = NF; i > 1; i--) if ($i ~ /^[0-9]+$/) { n[$1] += $i; break } }
+		tr ' ' '\n' | sed -n 's/([^)]*)//g; s/^Gres=//p' | tr ',' '\n' |
+		awk -F : '
+			$1 == "gpu" || $1 == "shard" { n[$1] += ($NF ~ /^[0-9]/ ? $NF : 1) * ($NF ~ /^[0-9]+K$/ ? 1024 : 1) }
 			END { if (n["gpu"] > 0) print int(n["shard"] / n["gpu"]) }'
 }
 
 # parts GRES SHARDS: prints a line with GPU and part for each GPU with shards of
 # the job. Shards on several GPUs are divided equally among them, never more.
 # Slurm writes shard:h100:3(IDX:0), or shard:h100:3(3/4,0/4) with an entry for
-# each GPU.
+# each GPU. The type may be (null).
 parts() {
-	printf '%s\n' "$1" | sed 's/),/)\n/g' | awk -v each="$2" '
+	printf '%s\n' "$1" | sed 's/(null)//g; s/),/)\n/g' | awk -v each="$2" '
 		function part(gpu, has, of) {
 			if (of > 0 && has > 0) printf "%d %.2f %%\n", gpu, int(10000 * (has > of ? of : has) / of) / 100
 		}
