@@ -49,6 +49,8 @@ func TestAllocatedGPUs(t *testing.T) {
 				Devices: []string{hosttest.Told(h, device.MIGInfo, "gpu", "3")["mig_uuid"]}},
 			{Namespace: "n", Pod: "gke", Container: "c",
 				Devices: []string{"nvidia3/gi" + hosttest.Told(h, device.MIGInfo, "gpu", "3")["gi"], "nvidia3/gi99"}},
+			{Namespace: "n", Pod: "share", Container: "c",
+				Devices: []string{"nvidia3/gi" + hosttest.Told(h, device.MIGInfo, "gpu", "3")["gi"] + "/vgpu1"}},
 			{Namespace: "n", Pod: "moved", Container: "c", Devices: []string{"GPU-none", "7"}},
 		})
 		hosttest.Want(t, h, 1, WorkloadProcesses, "0", "slurm:4711.0", "compute")
@@ -58,7 +60,7 @@ func TestAllocatedGPUs(t *testing.T) {
 		hosttest.Want(t, h, 1, AllocationInfo, "2", "pod:n/p/c", "kubelet")
 		hosttest.Want(t, h, 1, AllocationInfo, "3", "pod:n/sliced/c", "kubelet")
 		hosttest.Want(t, h, 1, AllocationInfo, "3", "pod:n/gke/c", "kubelet")
-		for i, n := range []int{1, 1, 1, 2, 0} {
+		for i, n := range []int{1, 1, 1, 3, 0} {
 			fixture.Equal(t, len(hosttest.Of(h, AllocationInfo, strconv.Itoa(i), "workload")), n,
 				"gpu %d is allocated to", i)
 		}

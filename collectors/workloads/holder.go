@@ -102,7 +102,10 @@ func places(a host.Allocation, g *gpu.Device) (all []string) {
 		}
 	}
 	for _, d := range a.Devices {
-		part, gke := after(d, "nvidia", g, "/") // GKE's device plugin has nvidia0 and nvidia0/gi1 in place of UUIDs
+		// GKE's device plugin has nvidia0 and nvidia0/gi1 in place of UUIDs, and nvidia0/vgpu2 and
+		// nvidia0/gi1/vgpu2 for those that share them.
+		part, gke := after(d, "nvidia", g, "/")
+		part, _, _ = strings.Cut(part, "/vgpu")
 		gi, isPart := strings.CutPrefix(part, "/gi")
 		if !isPart {
 			gi = ""
