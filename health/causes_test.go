@@ -44,6 +44,7 @@ type actor struct {
 	joules               float64 // 0 is not shown
 	lanes, gen, pstate   float64 // of the PCIe link, and the performance state
 	port                 float64 // lanes of the port above the GPU; 0 is not shown
+	superchip            bool    // it has a link to the processor in its package
 	pcie, nvlink         float64 // bytes per second
 	sentPCIe, sentNVLink float64
 	hot                  bool // it reports its temperature
@@ -167,6 +168,9 @@ func (s *stage) samples() (all []collectors.Sample) {
 		put(links.PCIeWidth, 16, "max")
 		if g.port > 0 {
 			put(links.PCIPortLanes, g.port)
+		}
+		if g.superchip {
+			put(links.C2CUp, 1, "0")
 		}
 		put(links.PCIeGeneration, g.gen, "current")
 		put(links.PCIeGeneration, 5, "max")
@@ -571,6 +575,8 @@ var linkScenes = []scene{
 		play: func(s *stage) { s.gpus[0].lanes, s.gpus[0].port = 8, 1 }},
 	{check: "pcie_degraded", name: "a board in a slot of 8 lanes", gpus: 1, length: time.Hour,
 		play: func(s *stage) { s.gpus[0].lanes, s.gpus[0].port = 8, 8 }},
+	{check: "pcie_degraded", name: "a superchip, of which the driver says one lane", gpus: 1, length: time.Hour,
+		play: func(s *stage) { g := s.gpus[0]; g.lanes, g.gen, g.port, g.superchip = 1, 1, 16, true }},
 	{check: "pcie_degraded", name: "a board with 4 lanes in a slot of 8 lanes", gpus: 1, length: time.Hour,
 		want: incident.Warning, within: time.Minute, play: func(s *stage) { s.gpus[0].lanes, s.gpus[0].port = 4, 8 }},
 	{check: "pcie_degraded", name: "a board that has 8 lanes since a boot", gpus: 1, length: time.Hour,

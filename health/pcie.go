@@ -29,8 +29,10 @@ var linkSizes = []struct {
 // lacks adds PCIeLacks to s. It remembers the best of each link, and forgets
 // what was acknowledged once the link is better. For the driver, a slot has as
 // many lanes as fit into it. A slot that was wired with fewer has a port with
-// fewer, unless the port is a virtual machine's.
+// fewer, unless the port is a virtual machine's. A GPU that shares a package with
+// a processor is in no slot, and the driver says one lane of the first generation.
 func (b baselines) lacks(s *derived.Snapshot) {
+	inPackage := ofHost(s)
 	ports := map[incident.Entity]float64{}
 	for _, port := range s.Of(links.PCIPortLanes) {
 		ports[incident.EntityOf(port, nil)] = port.Value
@@ -46,7 +48,7 @@ func (b baselines) lacks(s *derived.Snapshot) {
 			gpu := incident.EntityOf(sample, nil)
 			slot, known := most[gpu]
 			mine := b.of(gpu)
-			if sample.Labels[2] != "current" || !known || mine == nil {
+			if sample.Labels[2] != "current" || !known || mine == nil || inPackage[gpu] {
 				continue
 			}
 			had := mine.raise("pcie_"+size.of, sample.Value)
