@@ -45,14 +45,14 @@ type Fault struct {
 // controls only its name in a line, which comes after everything that is
 // parsed, so the beginning is trustworthy.
 var (
-	faultLine    = regexp.MustCompile(`^(?:NVRM: Xid|nvidia-nvswitch\d+: SXid) \(PCI:([0-9a-fA-F:.]+)(?: GPU-I:(\d+))?(?: GPU-CI:\d+)?\): (\d+),?\s*(.*)`)
+	faultLine    = regexp.MustCompile(`^(?:NVRM: Xid|nvidia-nvswitch\d+: SXid) \((?:PCI:)?([0-9a-fA-F:.]+)(?: GPU-I:(\d+))?(?: GPU-CI:\d+)?\): (\d+),?\s*(.*)`)
 	faultProcess = regexp.MustCompile(`^pid='?(\d+|<unknown>)'?(?:, name=([^,]*))?(?:, )?`)
 )
 
 // ParseFault parses a line of the kernel's log; false if the line reports no
 // fault.
 func ParseFault(text string) (Fault, bool) {
-	if !strings.Contains(text, "Xid (PCI:") { // a quick check, because few of millions of lines match
+	if !strings.Contains(text, "Xid (") { // a quick check, because few of millions of lines match
 		return Fault{}, false
 	}
 	m := faultLine.FindStringSubmatch(text)

@@ -118,3 +118,20 @@ func TestMessageSaysAFaultOnce(t *testing.T) {
 			"%q", m)
 	}
 }
+
+// TestRecordOfTheFirmwareNamesItsPart holds that the message has the parts which a
+// record's lines name, once, and none of another record; such a line alone is no fault.
+func TestRecordOfTheFirmwareNamesItsPart(t *testing.T) {
+	d := newDesk(t)
+	for n, line := range []string{"{1}[Hardware Error]:  fru_text: A1", "{2}[Hardware Error]: Hardware error from APEI",
+		"{2}[Hardware Error]: event severity: recoverable", "{2}[Hardware Error]:  fru_text: DIMM0",
+		"{2}[Hardware Error]:  fru_text: DIMM0", "{2}[Hardware Error]:   section_type: memory error",
+		"{2}[Hardware Error]:   DIMM location: NODE 3 CPU0_DIMM_G1 ", "{3}[Hardware Error]:  fru_text: B2"} {
+		d.kernel(uint64(n), line)
+	}
+	all := d.to(10 * second).incidents()
+	fixture.Need(t, len(all), 2, "incidents: %+v", all)
+	for n, want := range []string{"from APEI", ": recoverable, fru_text: DIMM0, DIMM location: NODE 3 CPU0_DIMM_G1"} {
+		fixture.If(t, !strings.HasSuffix(all[n].Message, want), "%q", all[n].Message)
+	}
+}

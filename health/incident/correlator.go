@@ -102,8 +102,12 @@ func (c *Correlator) Add(s Observation, now time.Time) []Event {
 		}
 	}
 	var told []Event
-	if s.What == whatDriverStack {
+	switch s.What {
+	case whatDriverStack:
 		c.trace(s)
+		return c.tell(c.open, now, false)
+	case whatHardwarePart:
+		c.name(s)
 		return c.tell(c.open, now, false)
 	}
 	i := c.take(s)
@@ -145,6 +149,23 @@ func (c *Correlator) trace(s Observation) {
 			i.title, i.Class, i.Severity, i.Check, i.news = driver.text, driver.class, driver.severity,
 				driver.check, true
 			return
+		}
+	}
+}
+
+// name takes a line that names the part which a record of the firmware is about,
+// such as a memory module. All lines of a record begin with its number.
+func (c *Correlator) name(s Observation) {
+	number, part, _ := strings.Cut(s.Text, "[Hardware Error]:")
+	part = strings.TrimSpace(part)
+	for _, what := range []string{whatHardware, whatCorrected} {
+		for _, i := range slices.Backward(c.open) {
+			if i.What == what && i.includes(s) && strings.HasPrefix(i.text, number+"[") {
+				if len(i.text) < LongestMessage && !strings.Contains(i.text, part) {
+					i.text, i.news = i.text+", "+part, true
+				}
+				return
+			}
 		}
 	}
 }

@@ -21,6 +21,9 @@ const (
 	WhatDriverLoaded   = "driver_loaded"
 	whatHungDriverTask = "hung_driver_task"
 	whatDriverStack    = "driver_stack"
+	whatHardware       = "mce"
+	whatCorrected      = "mce_corrected"
+	whatHardwarePart   = "mce_part"
 )
 
 // The XID and the check that concern the driver's recovery action.
@@ -60,7 +63,7 @@ type openIncident struct {
 	key      key
 	title    string        // a name for people
 	mentions []mention     // processes in the kernel's lines of an XID
-	text     string        // the kernel's first line
+	text     string        // the kernel's first line, and what further ones name
 	cause    *openIncident // the incident that this one accompanies
 	began    time.Time     // when it was opened; may be long after First
 	touched  time.Time     // when the last observation arrived
@@ -214,9 +217,9 @@ func (i *openIncident) message() string {
 	case i.due != 0:
 		end += fmt.Sprintf(", follows XID %d", i.due)
 	}
-	text := i.title
-	if i.text != "" && !strings.Contains(strings.ToLower(text), strings.ToLower(strings.TrimSuffix(i.text, "."))) {
-		text += ": " + strings.TrimSuffix(i.text, ".")
+	text, line := i.title, strings.TrimSuffix(strings.ReplaceAll(i.text, `\x0aNVRM:`, ""), ".") // of several lines in one record
+	if line != "" && !strings.Contains(strings.ToLower(text), strings.ToLower(line)) {
+		text += ": " + line
 	}
 	return Clean(text, LongestMessage-len(end)) + end
 }
