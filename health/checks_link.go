@@ -70,7 +70,7 @@ var linkChecks = []*Check{
 			// A burst, as of a training link, is over sooner.
 			{Severity: incident.Warning, When: aer("correctable", 2*time.Minute).Above(200, 100),
 				For:    of(8, 10).every(time.Minute),
-				Detail: "{entity} {has|had} hundreds of corrected PCIe errors a minute."},
+				Detail: "{entity} {has|had} more than a hundred corrected PCIe errors a minute."},
 			{Severity: incident.Info, When: Value(derived.PCIeCorrectableCUSUM).Above(5, 2),
 				Detail: "{entity} {has|had} more corrected PCIe errors than its own past explains."},
 		},
@@ -88,7 +88,7 @@ var linkChecks = []*Check{
 			// A link that comes back each time. One that trains anew once is back after
 			// two samples.
 			{Severity: incident.Warning, When: lostLinks, For: of(3, 60),
-				Detail: "{entity}: NVLinks {are|were} down for moments, three times or more in ten minutes."},
+				Detail: "{entity}: NVLinks {are|were} down again and again, at three looks or more in ten minutes."},
 		},
 		Summary: "An NVLink that was up is down, or goes down again and again.",
 		Detail:  "{entity}: {count:NVLink|NVLinks} down, and up before.",
@@ -146,14 +146,13 @@ var linkChecks = []*Check{
 		Levels: []Level{
 			{Severity: incident.Warning, When: unlikeSiblings("errors"), For: of(9, 10).every(time.Minute)},
 			{Severity: incident.Warning, When: unlikeSiblings("bytes"), For: of(9, 10).every(time.Minute),
-				Detail: "The traffic of {entity} {exceeds|exceeded} that of its siblings by {count:time|times} its amount."},
+				Detail: "The traffic of {entity} {exceeds|exceeded} that of its siblings by {percent}."},
 		},
 		Summary: "An NVLink has far more errors or traffic than its siblings.",
-		Detail:  "The errors of {entity} {exceed|exceeded} those of its siblings by {count:time|times} their number.",
-		Rule: "The errors or the traffic of {entity} exceed those of its siblings by {count:time|times} their " +
-			"amount.",
-		Action: "Check what is at the other end.",
-		Cause:  "Links are compared with the GPU's others; needs collectors.per_link.",
+		Detail:  "The errors of {entity} {exceed|exceeded} those of its siblings by {percent}.",
+		Rule:    "The errors or the traffic of {entity} exceed those of its siblings by {percent}.",
+		Action:  "Check what is at the other end.",
+		Cause:   "Links are compared with the GPU's others; needs collectors.per_link.",
 	},
 	{
 		ID: "nvlink_gpu_outlier", Alert: "NVLinkGPUOutlier", Class: incident.InterconnectFault, Shadow: true,
@@ -161,7 +160,7 @@ var linkChecks = []*Check{
 			Optional().AtLeast(1, .5).And(Value(derived.PeerZScore, "signal", "nvlink_errors").AtLeast(5)),
 			For: of(9, 10).every(time.Minute)}},
 		Summary: "The NVLinks of one GPU have far more errors than its peers'.",
-		Detail:  "The errors of {entity} {exceed|exceeded} those of its peers by {count:time|times} their number.",
+		Detail:  "The errors of {entity} {exceed|exceeded} those of its peers by {percent}.",
 		Action:  "Look at each link: collectors.per_link shows which ones have errors.",
 		Cause:   "The sum over a GPU's links, compared with GPUs of the same model on this host.",
 	},

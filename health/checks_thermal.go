@@ -279,7 +279,7 @@ var thermalChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Value(derived.Spinning).Is(1).And(onIt.Above(0)),
 			For: of(60, 60)}},
 		Summary: "A kernel seems to hang: the GPU is busy for minutes and gets nothing done.",
-		Detail:  "{entity} {has|had} been 100 % busy for 10 minutes, {draws|drew} little power for its clock, and {moves|moved} no data.",
+		Detail:  "{entity} {has|had} been at least 99 % busy for 10 minutes, {draws|drew} little power for its clock, and {moves|moved} no data.",
 		Action:  "Ask the owner of the workload; py-spy or cuda-gdb show where it waits.",
 		Cause: "Mostly a collective operation that waits for a rank that is gone. A kernel that only spins looks " +
 			"the same. Small models, steps that are bound by communication and clocks that are locked low draw " +
