@@ -132,12 +132,12 @@ func (s Observation) fault() (Observation, bool) {
 	return s, ok
 }
 
-// The driver's words for a severity, "Fatal", "Non-fatal" or "Nonfatal": it
-// leads the text of an SXid, whose second line has it as a number, and follows
-// the name of a unit in that of an XID of NVLink 5. A process's name is too short
-// for the others.
+// The driver's words for a severity, "Fatal", "Non-fatal" or "Nonfatal", or
+// "Correctable" of a switch: it leads the text of an SXid, whose second line has it
+// as a number, and follows the name of a unit in that of an XID of NVLink 5. A
+// process's name is too short for the others.
 var (
-	firstWord  = regexp.MustCompile(`^(?:(?:[A-Z][A-Z0-9_]*,? +)?(?i:(non-?)?fatal)\b|Severity (?:(0)|1) Engine instance\b)`)
+	firstWord  = regexp.MustCompile(`^(?:(?:[A-Z][A-Z0-9_]*,? +)?(?i:(?:(non-?)?fatal|(correctable)))\b|Severity (?:(0)|1) Engine instance\b)`)
 	wordOfLink = regexp.MustCompile(`\bNVLink: (?i:(non-?)?fatal) error detected on link\b|` +
 		`\b[A-Z][A-Z0-9_]* +(?i:(non-?)?fatal) +XC\d+ i\d+ Link\b`)
 	dueTo = regexp.MustCompile(`\b(?i:(?:caused by|due to) (?:a )?previous Xid) (\d{1,4})\b`)
