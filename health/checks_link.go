@@ -46,7 +46,7 @@ var linkChecks = []*Check{
 		Cause: "The alert is critical if the link had more before on this host, and a warning if it never had. There is no " +
 			"warning if the port above the GPU has no more lanes (nvgpu_pci_port_lanes). A GPU that is idle, or works in " +
 			"a performance state from P3 on, lowers the generation to save power, and is not judged. Nor is a GPU in the " +
-			"package of a processor, such as GB10: it is in no slot. For a GPU that works little, or now and then, the " +
+			"package of a processor, such as GB10, that is in no slot. For a GPU that works little, or now and then, the " +
 			"last twelve looks during its work count: nvgpu_pcie_link_shortfall.",
 	},
 	{

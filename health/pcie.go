@@ -30,7 +30,8 @@ var linkSizes = []struct {
 // what was acknowledged once the link is better. For the driver, a slot has as
 // many lanes as fit into it. A slot that was wired with fewer has a port with
 // fewer, unless the port is a virtual machine's. A GPU that shares a package with
-// a processor is in no slot, and the driver says one lane of the first generation.
+// a processor may be in no slot: then the driver says one lane of the first
+// generation.
 func (b baselines) lacks(s *derived.Snapshot) {
 	inPackage := ofHost(s)
 	ports := map[incident.Entity]float64{}
@@ -48,7 +49,7 @@ func (b baselines) lacks(s *derived.Snapshot) {
 			gpu := incident.EntityOf(sample, nil)
 			slot, known := most[gpu]
 			mine := b.of(gpu)
-			if sample.Labels[2] != "current" || !known || mine == nil || inPackage[gpu] {
+			if sample.Labels[2] != "current" || !known || mine == nil || inPackage[gpu] && sample.Value == 1 {
 				continue
 			}
 			had := mine.raise("pcie_"+size.of, sample.Value)
