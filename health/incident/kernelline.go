@@ -104,7 +104,7 @@ func ParseLine(r host.Record, driverTask func(pid int) bool) (Observation, bool)
 				s.Comm = m[i]
 			}
 		}
-		if h.name == whatHungDriverTask && (driverTask == nil || !driverTask(s.PID)) {
+		if strings.HasSuffix(h.name, ofDriverTask) && (driverTask == nil || !driverTask(s.PID)) {
 			continue // to the row of any other task
 		}
 		return s, true

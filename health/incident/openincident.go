@@ -19,7 +19,8 @@ const (
 	WhatOOM            = "oom"
 	WhatHungTask       = "hung_task"
 	WhatDriverLoaded   = "driver_loaded"
-	whatHungDriverTask = "hung_driver_task"
+	whatHungDriverTask = "hung" + ofDriverTask
+	ofDriverTask       = "_driver_task" // the end of those about a thread of the driver
 	whatDriverStack    = "driver_stack"
 	whatHardware       = "mce"
 	whatCorrected      = "mce_corrected"
