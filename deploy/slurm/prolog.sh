@@ -132,12 +132,14 @@ shared() {
 	return 1
 }
 
-# granted: prints the GRES of the job on this node.
+# granted: prints the GRES of the job on this node. The name of the job, which its
+# user chooses, may look like further fields, and be a grant that is none.
 granted() {
-	scontrol --oneliner --details show job "$job" | tr ' ' '\n' | sed -n 's/^Nodes=//p; s/^GRES=/=/p' |
-		while read -r nodes && read -r gres; do
+	scontrol --oneliner --details show job "$job" | tr ' ' '\n' |
+		awk '/^Nodes=/ { nodes = substr($0, 7) } /^GRES=/ && nodes != "" { print nodes, substr($0, 6); nodes = "" }' |
+		while read -r nodes gres; do
 			if scontrol show hostnames "$nodes" | grep -qx "${SLURMD_NODENAME:-$(hostname -s)}"; then
-				echo "${gres#=}"
+				echo "$gres"
 			fi
 		done
 }
@@ -165,13 +167,14 @@ parts() {
 			inside = substr($0, RSTART + 1, RLENGTH - 2)
 			total = substr($0, 1, RSTART - 1)
 			sub(/.*:/, "", total)
+			if (sub(/K$/, "", total)) total *= 1024
 			if (inside ~ /^IDX:/) {
 				sub(/^IDX:/, "", inside)
 				n = 0
 				k = split(inside, list, ",")
 				for (i = 1; i <= k; i++) {
 					split(list[i] "-" list[i], ends, "-")
-					for (gpu = ends[1]; gpu <= ends[2]; gpu++) gpus[n++] = gpu
+					for (gpu = ends[1]; gpu <= ends[2] && n < 1024; gpu++) gpus[n++] = gpu
 				}
 				for (i = 0; i < n; i++) part(gpus[i], total / n, each)
 			} else {
@@ -193,7 +196,7 @@ fi
 # The terms for each GPU of the job. The job gets next to nothing of other GPUs.
 gpus=
 for gpu in $(printf '%s' "${SLURM_JOB_GPUS-}" | tr -c '0-9\n' ' '); do
-	part=$(printf '%s\n' "${given-}" | sed -n "s/^$gpu //p")
+	part=$(printf '%s\n' "${given-}" | sed -n "s/^$gpu //p" | sort -n | head -n 1) # of two grants, one is none
 	terms=$(quota)
 	[ -z "$terms" ] || gpus="$gpus${gpus:+, }{gpu: [\"$gpu\"], $terms}"
 done

@@ -163,13 +163,13 @@ func TestPrologKnowsSlurmsFiles(t *testing.T) {
 func TestPrologGivesShards(t *testing.T) {
 	t.Parallel()
 	const node = "NodeName=node7 Gres=gpu:h100:2,shard:h100:8 GresDrain=N/A GresUsed=x\n"
-	job := func(gres string) string {
-		return "JobId=7 JOB_GRES=shard:9 Nodes=node5 CPU_IDs=0 Mem=0 GRES=shard:4(IDX:1) Nodes=node[6-7] CPU_IDs=0 " +
+	job := func(name, gres string) string {
+		return "JobId=7 JobName=" + name + " JOB_GRES=shard:9 Nodes=node5 CPU_IDs=0 Mem=0 GRES=shard:4(IDX:1) Nodes=node[6-7] CPU_IDs=0 " +
 			"Mem=0 GRES=" + gres + " MinCPUsNode=1\n"
 	}
 	for name, c := range map[string]struct {
-		gpus, node, gres, ours string
-		want                   []string // of --explain
+		gpus, node, gres, ours, called string
+		want                           []string // of --explain
 	}{
 		"shards": {gres: "shard:h100:3(IDX:1)", gpus: "1",
 			want: []string{"on GPU 1: guarantee 75 %, limit 75 %, priority normal", "memory 75 % of the GPU's",
@@ -178,7 +178,13 @@ func TestPrologGivesShards(t *testing.T) {
 			want: []string{"on GPU 0: guarantee 33.33 %, limit 33.33 %"}},
 		"of GPUs at sockets": {gres: "shard:4(IDX:2)", gpus: "2",
 			node: "NodeName=node7 Gres=gpu:a100:4(S:1,3,5,7),shard:a100:32(S:1,3,5,7)\n", want: []string{"on GPU 2: guarantee 50 %"}},
-		"by the thousand": {gres: "shard:512(IDX:0)", gpus: "0", node: "NodeName=node7 Gres=gpu,shard:1K\n",
+		"a name like a grant": {gres: "shard:h100:1(IDX:1)", gpus: "1", called: "x Nodes=node7 GRES=shard:h100:4(IDX:1)",
+			want: []string{"on GPU 1: guarantee 25 %"}},
+		"a name like an endless one": {gres: "shard:h100:1(IDX:1)", gpus: "1",
+			called: "x Nodes=node7 GRES=shard:4096(IDX:0-999999999)", want: []string{"on GPU 1: guarantee 25 %"}},
+		"a name like half of one": {gres: "shard:h100:1(IDX:1)", gpus: "1", called: "x GRES=y Nodes=node7",
+			want: []string{"on GPU 1: guarantee 25 %"}},
+		"by the thousand": {gres: "shard:1K(IDX:0)", gpus: "0", node: "NodeName=node7 Gres=gpu,shard:2K\n",
 			want: []string{"on GPU 0: guarantee 50 %"}},
 		"of no type": {gres: "gpu:(null):1(IDX:0),shard:(null):3(3/4,0/4)", gpus: "0", want: []string{"on GPU 0: guarantee 75 %"}},
 		"of several GPUs": {gres: "gpu:h100:1(IDX:1),shard:h100:6(3/4,1/4,2/4)", gpus: "0,1,2",
@@ -208,7 +214,7 @@ func TestPrologGivesShards(t *testing.T) {
 			t.Parallel()
 			s := newSlurmd(t)
 			s.put("slurm.conf", "ClusterName=x\nGresTypes=gpu,shard\n")
-			s.put("job", job(c.gres))
+			s.put("job", job(c.called, c.gres))
 			s.put("node", node)
 			if c.node != "" {
 				s.put("node", c.node)
