@@ -63,7 +63,7 @@ static void *run(void *unused)
 				break;
 			look = now + GS_LAZY_NS;
 		}
-		gs_trace_clock();
+		uint64_t again = gs_trace_clock();
 		bool suspended = gs_suspended(); /* the driver is not called then */
 		if (!suspended)
 			gs_nccl_look();
@@ -79,6 +79,7 @@ static void *run(void *unused)
 		}
 		seen = page;
 		seen_bell = bell;
+		wait = wait < again ? wait : again;
 		wait = wait < GS_LAZY_NS ? wait : GS_LAZY_NS;
 		atomic_store(&gs_helper_wake, gs_now() + wait);
 		if (!atomic_load(&stopping))

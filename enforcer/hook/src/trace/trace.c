@@ -5,6 +5,8 @@
 #include <cpuid.h>
 #endif
 
+#define CLOCK_NS 20000000 /* ns: the broker takes a rate of half as much */
+
 _Atomic(struct gs_trace *) gs_trace;
 _Atomic uint64_t gs_waits;
 bool gs_trace_tsc;
@@ -68,21 +70,23 @@ void gs_note_shared(uint32_t kind)
 		__atomic_fetch_or(&t->shared, kind, __ATOMIC_RELAXED);
 }
 
-void gs_trace_clock(void)
+uint64_t gs_trace_clock(void)
 {
 	struct gs_trace *t = atomic_load(&gs_trace);
 	uint64_t ticks = 0, ns = 0;
 
 	if (!t)
-		return;
+		return UINT64_MAX;
 	look(&ticks, &ns);
+	uint64_t again = ns - t->first_ns < CLOCK_NS ? CLOCK_NS : UINT64_MAX;
 	uint32_t writing = __atomic_load_n(&t->writing, __ATOMIC_RELAXED);
 	if (writing % 2 || !__atomic_compare_exchange_n(&t->writing, &writing, writing + 1, false, __ATOMIC_ACQ_REL,
 							 __ATOMIC_RELAXED))
-		return; /* another thread writes it */
+		return again; /* another thread writes it */
 	__atomic_store_n(&t->last_ticks, ticks, __ATOMIC_RELAXED);
 	__atomic_store_n(&t->last_ns, ns, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&t->writing, 1, __ATOMIC_RELEASE);
+	return again;
 }
 
 /* The trace is the parent's, and so is the memory. */

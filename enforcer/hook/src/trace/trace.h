@@ -97,6 +97,8 @@ static inline CUresult gs_shares(CUresult r, uint32_t kind)
 
 /* Takes the place of the last trace; NULL: nothing is noted from now on. */
 void gs_trace_begin(struct gs_trace *t);
-void gs_trace_clock(void); /* the helper calls it now and then, and whoever is told of a fault */
+/* The helper calls it now and then, and whoever is told of a fault. It returns after how
+ * many ns the helper calls it again: a rate needs two readings some time apart. */
+uint64_t gs_trace_clock(void);
 
 #endif
