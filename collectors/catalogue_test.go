@@ -77,6 +77,7 @@ var notSimulated = []*collectors.Metric{
 	device.EDPPMultiplier, device.PowerSmoothing, activity.MMAStall, device.CCReady,
 	device.CCKeyRotation, faults.RetiredPages, faults.RetiredPagesPending, faults.KernelXIDMessages, faults.NVSwitchSXIDs, links.PCIPort, links.PCIPortLanes, links.PCIDevicesWithheld, workloads.AllocationInfo, workloads.AllocationClaimInfo, workloads.AllocationsKnown, workloads.AllocatedIdle,
 	workloads.HAMiMemoryLimit, workloads.HAMiMemoryUsed, workloads.HAMiSMLimit, workloads.AttributionErrors, workloads.UnknownMemory,
+	workloads.WorkloadUnread,
 }
 
 // TestCollectorsPutWhatTheyDeclare runs everything, including opt-ins, on every

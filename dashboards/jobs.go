@@ -109,6 +109,10 @@ var traced = dashboard{
 					{label: "where", title: "Where"}},
 				columns: []column{{title: "For", expr: by("max", perGPU+", workload, rank, reason, where",
 					ofWork.of(workloads.JobHang)), unit: "s"}}},
+			{kind: lines, title: "Clients wait", unit: "s", least: at(0), link: toWorkload,
+				description: "How long input of a server has waited while the server did nothing. It is stuck after " +
+					"30 s, or more if it paused for long before.",
+				queries: one(by("max", perWorkload, ofWork.of(workloads.WorkloadUnread)), "{{workload}}")},
 			{kind: table, height: 8, title: "Slow jobs", unit: "percentunit", none: "no job is slow",
 				description: "Jobs whose steps take longer than they usually do, with the cause and the evidence at the " +
 					"time it was first told.",

@@ -15,7 +15,7 @@ func (e *Enforcer) observed(b audit.Books) ([]wire.JobStats, []wire.HangStats) {
 	e.jobs.Held = func(tenant, workload string) bool {
 		return holds.Of(audit.Subject{Tenant: tenant, Workload: workload}).Has(audit.Standing)
 	}
-	if e.jobs.RAS != "" {
+	if !e.Simulated {
 		e.jobs.See(gpuProcesses(b))
 	}
 	return e.jobs.Look(e.workload)

@@ -222,7 +222,7 @@ func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
 		e.beside.look(b, s.Gemini)
 	}
 	s.Jobs, s.Hangs = e.observed(b)
-	s.Stragglers = e.jobs.Stragglers()
+	s.Stragglers, s.Unread = e.jobs.Stragglers(), e.jobs.Unread()
 	s.Suspended, s.Suspensions = e.suspended(b)
 	s.Overcommit, s.Held = e.residence.stats, e.heldStats()
 	for i := range s.Quotas {

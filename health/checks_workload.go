@@ -79,14 +79,14 @@ var workloadChecks = []*Check{
 		// The enforcer waits until it is sure, and there is no gauge before.
 		Levels: []Level{{Severity: incident.Warning, When: Value(workloads.JobHang, "by", "tenant", "by", "workload").
 			Optional().Above(0)}},
-		Summary: "A program under the hook hangs: it waits for one of its processes, or for its GPU.",
+		Summary: "A program hangs: it waits for one of its processes, or for its GPU, or its clients wait for it.",
 		Detail:  "{entity} {has|had} made no progress for {time}{labels}.",
 		Action:  "Tell the owner: end the job, or attach to the process that is named, as gpusteward stack does.",
 		Cause: "The rank, the reason and the place are of the process for which the others wait. absent: it did not " +
 			"enter a collective that the others have entered. kernel: a kernel or a graph on its GPU does not end. " +
 			"deadlock: it and the others that are named wait for each other. stopped: a " +
 			"signal or a debugger stopped it. ended: it has ended. unlike: it entered a different collective from " +
-			"the others. unknown: all have entered the same collective, and none ends it, as after a fault of the " +
+			"the others. unread: a server leaves the input of its clients waiting, and does nothing. unknown: all have entered the same collective, and none ends it, as after a fault of the " +
 			"network.",
 	},
 	{

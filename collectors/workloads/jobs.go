@@ -57,6 +57,9 @@ var (
 	JobHang = collectors.Gauge("nvgpu_job_hang",
 		"Seconds since the workload, which hangs, last got on; the GPU, the rank, the reason and the place are of "+
 			"the process for which the others wait.", "tenant", "workload", "rank", "reason", "where")
+	WorkloadUnread = collectors.Gauge("nvgpu_workload_unread_seconds",
+		"Seconds for which input of the workload, which serves clients, has waited unread, unaccepted or unanswered "+
+			"while it neither used its GPU nor computed; 0 while none waits.", "tenant", "workload")
 )
 
 func jobCounter(name, help string, labels ...string) *collectors.Metric {
@@ -70,7 +73,7 @@ func rankCounter(name, help string) *collectors.Metric {
 // jobMetrics holds the metrics of jobs.
 var jobMetrics = []*collectors.Metric{JobSteps, JobStep, JobParts, JobOutside, JobStepping, JobMedian, JobLaunches,
 	JobGraphs, JobWaits, JobCopied, JobAllocations, JobCollectives, JobCollectiveBytes, JobBusy, JobSlow,
-	JobSlowdown, JobLost, RankCollectives, RankMeasured, RankSeconds, RankPaused, JobHang, JobStraggler}
+	JobSlowdown, JobLost, RankCollectives, RankMeasured, RankSeconds, RankPaused, JobHang, WorkloadUnread, JobStraggler}
 
 // Limits on what is shown of jobs, and on what is kept of those that left.
 const (
@@ -243,6 +246,7 @@ func (j *jobs) put(out *collectors.Readings, s *wire.EnforcerStats, index map[st
 	}
 	putRanks(out, byTurns(s.Jobs, func(p *wire.JobStats) job { return job{tenant: p.Tenant, workload: p.Workload} }), index)
 	putHangs(out, byTurns(s.Hangs, func(h *wire.HangStats) job { return job{tenant: h.Tenant, workload: h.Workload} }), index)
+	putUnread(out, s.Unread, index)
 	putStragglers(out, s.Stragglers, index)
 }
 
@@ -291,6 +295,18 @@ func putRanks(out *collectors.Readings, all []wire.JobStats, index map[string]st
 			out.Set(RankSeconds, c.Seconds, labels...)
 			out.Set(RankPaused, c.Paused, labels...)
 		}
+	}
+}
+
+// putUnread puts for how long input waits. Of several servers of a workload it puts the longest time.
+func putUnread(out *collectors.Readings, all []wire.UnreadStats, index map[string]string) {
+	longest := map[job]float64{}
+	for _, s := range all {
+		name := job{s.GPU, s.Tenant, s.Workload}
+		longest[name] = max(longest[name], s.Seconds)
+	}
+	for name, v := range longest {
+		out.Set(WorkloadUnread, v, index[name.gpu], name.gpu, name.tenant, name.workload)
 	}
 }
 

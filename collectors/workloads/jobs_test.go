@@ -122,6 +122,8 @@ func TestManyJobsAreBounded(t *testing.T) {
 	longer := s.Hangs[0]
 	longer.Where, longer.Seconds = "b", 4
 	s.Hangs = append(s.Hangs, longer)
+	s.Unread = []wire.UnreadStats{{Tenant: "t", Workload: "w0", GPU: "G"}, {Tenant: "t", Workload: "w0", GPU: "G", Seconds: 31},
+		{Tenant: "t", Workload: "w1", GPU: "G"}}
 	got, out := readJobs(t, newJobs(), time.Now(), s)
 	for m, want := range map[*collectors.Metric]int{JobSteps: 400 - maxJobs, RankCollectives: 2 * (400 - maxRanks),
 		JobHang: 400 - maxHangs, JobStraggler: 2 * (400 - maxStragglers)} {
@@ -129,6 +131,9 @@ func TestManyJobsAreBounded(t *testing.T) {
 	}
 	fixture.Equal(t, got[`nvgpu_job_hang{gpu="0",rank="",reason="kernel",tenant="t",uuid="G",where="b",workload="w0"}`], 4,
 		"the longest of two hangs of one culprit is")
+	fixture.Equal(t, got[`nvgpu_workload_unread_seconds{gpu="0",tenant="t",uuid="G",workload="w0"}`], 31, "clients of w0 wait for")
+	zero, shown := got[`nvgpu_workload_unread_seconds{gpu="0",tenant="t",uuid="G",workload="w1"}`]
+	fixture.Equal(t, zero == 0 && shown, true, "w1 is shown with 0:")
 }
 
 // TestNobodysManyHideOthers shows the rank and the hang of a job beside more of another one than are shown.

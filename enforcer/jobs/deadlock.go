@@ -178,21 +178,20 @@ func deadlocked(ring []*process, wait map[*process]int) verdict {
 // rank returns the process's rank in its largest communicator.
 func (p *process) rank() int { return int(p.largest()[0].Rank) }
 
-// places returns a function that tells where the culprit stands and for which stream, and where the others of
+// places returns a function that tells where the culprit stands and what waits, and where the others of
 // its ring stand, behind their ranks. It takes long, and needs no lock.
 func (o *Observer) places(v verdict) func() string {
 	pids, ranks := []int{v.culprit.pid}, []int{v.rank}
 	for i := 1; i < len(v.ring); i++ {
 		pids, ranks = append(pids, v.ring[i].pid), append(ranks, v.ring[i].rank())
 	}
-	waits := v.ring != nil || v.reason == "kernel"
 	return func() string {
-		text := o.where(pids[0], waits)
-		if v.stream != "" {
-			text = strings.TrimPrefix(text+", "+v.stream, ", ")
+		text := o.where(pids[0], v.reason)
+		if v.what != "" {
+			text = strings.TrimPrefix(text+", "+v.what, ", ")
 		}
 		for i := 1; i < min(len(pids), maxPlaces); i++ {
-			text += fmt.Sprintf("; rank %d: %s", ranks[i], cmp.Or(o.where(pids[i], waits), "unknown"))
+			text += fmt.Sprintf("; rank %d: %s", ranks[i], cmp.Or(o.where(pids[i], v.reason), "unknown"))
 		}
 		if more := len(pids) - maxPlaces; more > 0 {
 			text += fmt.Sprintf("; %d more ranks", more)

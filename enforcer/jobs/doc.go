@@ -4,6 +4,7 @@
 //	trace -> events -> steps.Finder -> sums of the process (JobStats), slow steps and causes
 //	      -> communicators, waits -----> laps (StragglerStats), hangs (HangStats)
 //	NCCL's RAS service -> ras.Hang ----> hangs of jobs without the hook
+//	sockets, /proc ----> views ---------> servers that are stuck, with the hook or without
 //
 // The broker shows each trace every 100 ms (Observe). Steps of a pattern count after 40 of
 // them, or after a minute in them.
@@ -20,7 +21,8 @@
 // one that has ended, that is stopped, that has called fewer collectives, whose GPU has not come to
 // the collective, that has called another one. A rank that computes or moves bytes may be saving or
 // compiling, and is not blamed for ten minutes (watch.go). In a program without other ranks, any
-// thread may wait for work that does not end (endless.go). Package stack reads where they stand.
+// thread may wait for work that does not end (endless.go). A server without steps hangs if the input of its clients
+// waits while it does nothing (serve.go, sockets.go). Package stack reads where they stand.
 //
 // Stragglers (straggler.go). The ranks of a communicator on the host run laps of 5 s or a step.
 // The rank that spends the least time in collectives came last. Five of six laps name it, with

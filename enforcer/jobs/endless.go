@@ -59,7 +59,7 @@ func (p *process) endless(at int64) (v verdict, is bool) {
 	}
 	for i := range p.waiters {
 		if w := &p.waiters[i]; w.overdue(at, p) && (v.since == 0 || w.since < v.since) {
-			v.since, v.stream = max(w.since, p.held), streamOf(w.what)
+			v.since, v.what = max(w.since, p.held), streamOf(w.what)
 		}
 	}
 	return v, v.since > 0 || p.taken > 0 && p.stuck(at) && p.waits(at) && p.quiet(at) >= kernelFor

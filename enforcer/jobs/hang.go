@@ -35,7 +35,8 @@ import (
 //   - A rank that computes, or reads or writes files, is not blamed for computesFor, and no other
 //     rank of the communicator is absent until then: it may wait for a lock or a file of that one.
 //   - The reasons elsewhere and unknown blame no rank. Ranks that wait for each other are a deadlock
-//     (deadlock.go). A process without communicators hangs if its work does not end (endless.go).
+//     (deadlock.go). A process without communicators hangs if its work does not end (endless.go),
+//     and a server if input waits while it does nothing (serve.go).
 //
 // What cannot be told: a stage that exchanges data with another host and waits for its GPU is not
 // blamed for calls that it has not made. Sends and receives are counted for three peers of each
@@ -65,14 +66,14 @@ type verdict struct {
 	waiting int
 	ring    []*process // of a deadlock, the culprit first: each waits for the next one, the last one for the culprit
 	since   int64      // CLOCK_MONOTONIC, ns; 0: since the culprit's last call
-	stream  string     // for which it waits; empty: unknown
+	what    string     // the stream for which it waits, or the input that waits for it; empty: unknown
 }
 
 // judge finds the present hangs.
 func (o *Observer) judge(at int64) (all []wire.HangStats) {
 	found := map[string]*hang{}
 	blamed := map[*process]bool{}
-	for _, v := range slices.Concat(o.verdicts(at), o.unhooked(at)) {
+	for _, v := range slices.Concat(o.verdicts(at), o.unhooked(at), o.unread(at)) {
 		if blamed[v.culprit] {
 			continue
 		}

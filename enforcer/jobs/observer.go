@@ -44,6 +44,8 @@ type Observer struct {
 	nccl      jobsOfNCCL
 	ask       func(context.Context, string) (ras.Status, error) // nil: ras.Ask
 	version   func(pid int) string                              // nil: that of the mapped library
+	serving   serving
+	sockets   func(procfs, whose string, pids []int) (sockets, error) // nil: ask
 }
 
 // A process is what is known of one session's process.

@@ -28,6 +28,7 @@ type host struct {
 func newHost(t *testing.T, ranks int) *host {
 	h := &host{t: t, at: 1e12}
 	h.Observer.Procfs, h.Observer.Now = inMemory(t), func() int64 { return h.at }
+	h.Observer.sockets = func(string, string, []int) (sockets, error) { return sockets{}, nil }
 	for i := range ranks {
 		r := &rank{h: h, pid: 1000 + i, tenant: "default", trace: make(wire.Trace, wire.TraceSize)}
 		r.clock(h.at - 1e9)

@@ -191,6 +191,9 @@ func identity(procfs string, pid int) (inner, user int) {
 // unhooked returns the hangs of jobs whose culprit has no session.
 func (o *Observer) unhooked(at int64) (all []verdict) {
 	j := &o.nccl
+	if o.RAS == "" {
+		return nil
+	}
 	suspects := j.suspects()
 	for _, m := range j.members {
 		switch {
@@ -264,7 +267,7 @@ func (o *Observer) hear(at int64, suspects map[*member]bool) {
 		}
 	default:
 	}
-	if o.RAS == "" || len(suspects) == 0 {
+	if len(suspects) == 0 {
 		return
 	}
 	if at-j.looked >= int64(lookEvery) {

@@ -25,14 +25,16 @@ type watch struct {
 
 // use is what a process and its descendants have used so far.
 type use struct {
-	state byte   // of its main thread, as in /proc/PID/stat; 0: unknown
-	ticks uint64 // of processors, hundredths of a second
-	bytes uint64 // read and written
+	state  byte   // of its main thread, as in /proc/PID/stat; 0: unknown
+	ticks  uint64 // of processors, hundredths of a second
+	bytes  uint64 // read and written
+	halted bool   // one of them is stopped or traced,
+	disk   bool   // or waits for a disk or a file system
 }
 
 // look is made once a second.
 func (w *watch) look(procfs string, pid int) {
-	used, err := useOf(procfs, pid)
+	used, _, err := useOf(procfs, pid)
 	if errors.Is(err, procs.ErrLate) {
 		return // it is asked again at the next look
 	}
@@ -55,9 +57,10 @@ func (w *watch) computes() bool { return w.idle < idleLooks }
 // when its GPU does.
 func (w *watch) stands() bool { return w.state == 'T' || w.state == 't' || w.state == 'D' }
 
-// useOf fails if the kernel does not tell yet of the process itself.
-func useOf(procfs string, pid int) (u use, err error) {
-	family := []int{pid}
+// useOf returns what a process and its descendants have used, and their PIDs. It fails if the kernel does not tell yet
+// of the process itself.
+func useOf(procfs string, pid int) (u use, family []int, err error) {
+	family = []int{pid}
 	for i := 0; i < len(family) && i < maxFamily; i++ {
 		dir := filepath.Join(procfs, strconv.Itoa(family[i]))
 		files, failed := procs.ReadFiles(procfs, family[i], []string{"stat", "io"})
@@ -73,9 +76,11 @@ func useOf(procfs string, pid int) (u use, err error) {
 		}
 		u.ticks += stat.Ticks
 		u.bytes += moved(files["io"])
+		u.halted = u.halted || stat.State == 'T' || stat.State == 't'
+		u.disk = u.disk || stat.State == 'D'
 		family = append(family, children(dir)...)
 	}
-	return u, err
+	return u, family[:min(len(family), maxFamily)], err
 }
 
 func number(text []byte) uint64 {
@@ -83,10 +88,11 @@ func number(text []byte) uint64 {
 	return n
 }
 
-// moved returns the bytes that a process read and wrote by system calls, as its io says.
+// moved returns the bytes that a process read and wrote by system calls, and those of mapped files that it read from
+// disks, as its io says.
 func moved(io string) (sum uint64) {
 	for line := range strings.Lines(io) {
-		if name, value, _ := strings.Cut(line, ": "); name == "rchar" || name == "wchar" {
+		if name, value, _ := strings.Cut(line, ": "); name == "rchar" || name == "wchar" || name == "read_bytes" {
 			sum += number([]byte(strings.TrimSpace(value)))
 		}
 	}
@@ -107,25 +113,24 @@ func children(dir string) (all []int) {
 
 // where returns where the main thread of a process stands: the innermost line
 // of its own Python code, that of a library if there is none, or the system
-// call. It is empty if nothing can be read. If the process waits for its GPU, a thread that runs
-// Python code comes first: who waits polls by default, and the main thread of a server sleeps.
-func (o *Observer) where(pid int, waits bool) string {
+// call. It is empty if nothing can be read. Depending on the reason of a hang, another thread comes first.
+func (o *Observer) where(pid int, reason string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), placeTime)
 	defer cancel()
 	p, err := stack.Of(ctx, pid, stack.Options{Procfs: o.procfs()})
 	if err != nil || p == nil || len(p.Threads) == 0 {
 		return ""
 	}
-	i := max(0, slices.IndexFunc(p.Threads, func(t stack.Thread) bool { return t.TID == pid }))
-	runs := func(t stack.Thread) bool { return t.State == "running" && len(t.Python) > 0 }
-	if other := slices.IndexFunc(p.Threads, runs); waits && other >= 0 && !runs(p.Threads[i]) {
-		i = other
+	t := p.Threads[max(0, slices.IndexFunc(p.Threads, func(t stack.Thread) bool { return t.TID == pid }))]
+	if prefer := better[reason]; prefer != nil && !prefer(t) {
+		if other := slices.IndexFunc(p.Threads, prefer); other >= 0 {
+			t = p.Threads[other]
+		}
 	}
-	t := p.Threads[i]
-	own := slices.IndexFunc(t.Python, func(f stack.Frame) bool { return !library(f.File) })
-	switch {
+	switch f := ownFrame(t); {
+	case len(t.Python) > 0 && reason == "unread" && t.Syscall != "":
+		return fmt.Sprintf("%s:%d in %s, in %s", f.File, f.Line, f.Function, t.Syscall)
 	case len(t.Python) > 0:
-		f := t.Python[max(0, own)]
 		return fmt.Sprintf("%s:%d in %s", f.File, f.Line, f.Function)
 	case t.Native != nil && t.Native.Symbol != "":
 		return fmt.Sprintf("%s in %s", t.Native.Symbol, filepath.Base(t.Native.File))
@@ -137,4 +142,27 @@ func (o *Observer) where(pid int, waits bool) string {
 func library(file string) bool {
 	return strings.HasPrefix(file, "<") || strings.Contains(file, "/site-packages/") ||
 		strings.Contains(file, "/dist-packages/") || strings.Contains(file, "/lib/python3")
+}
+
+// better tells by the reason of a hang which threads are told rather than the main thread.
+var better = map[string]func(stack.Thread) bool{"kernel": polls, "deadlock": polls, "unread": inOwnCode}
+
+// polls reports whether a thread may wait for its GPU: who waits polls by default, and the main thread of a server sleeps.
+func polls(t stack.Thread) bool { return t.State == "running" && len(t.Python) > 0 }
+
+// inOwnCode reports whether a thread of a server stands in code of its own, rather than wait for clients or for a time.
+func inOwnCode(t stack.Thread) bool {
+	return len(t.Python) > 0 && !library(ownFrame(t).File) && !slices.Contains(loops, t.Syscall) &&
+		filepath.Base(t.Python[0].File) != "selectors.py"
+}
+
+// loops are the system calls of threads that wait for clients or for a time. A peer is often awaited in poll.
+var loops = []string{"accept", "accept4", "epoll_wait", "epoll_pwait", "epoll_pwait2", "nanosleep", "clock_nanosleep"}
+
+// ownFrame returns the innermost frame of the program's own Python code, or else of a library.
+func ownFrame(t stack.Thread) (f stack.Frame) {
+	if len(t.Python) > 0 {
+		f = t.Python[max(0, slices.IndexFunc(t.Python, func(f stack.Frame) bool { return !library(f.File) }))]
+	}
+	return f
 }

@@ -30,6 +30,6 @@ waits_for_data()
 	}()
 	fixture.Must(t, fixture.Error(out.Read(make([]byte, 5))))
 	var o Observer
-	fixture.Contains(t, o.where(child.Process.Pid, false), "waits_for_data", "it stands at")
-	fixture.Contains(t, o.where(child.Process.Pid, true), "polls", "it waits for its GPU at")
+	fixture.Contains(t, o.where(child.Process.Pid, "absent"), "waits_for_data", "it stands at")
+	fixture.Contains(t, o.where(child.Process.Pid, "kernel"), "polls", "it waits for its GPU at")
 }

@@ -81,7 +81,7 @@ var layers = map[string][]string{
 	"internal/input":    {},                                    // what is wrong with what an operator wrote
 	"enforcer/ledger":   {},
 	"enforcer/steps":    {"internal/wire"}, // steps of programs, found in their events; pure
-	"enforcer/jobs":     {"enforcer/broker", "enforcer/steps", "internal/procs", "internal/ras", "internal/stack", "internal/wire"},
+	"enforcer/jobs":     {"enforcer/broker", "enforcer/steps", "internal/procs", "internal/ras", "internal/stack", "internal/wire", "internal/worker"},
 
 	// the host, and none of what it reads
 	"collectors":          {"collectors/catalogue", "collectors/gpu", "collectors/host", "internal/input", "internal/wire"},

@@ -108,9 +108,9 @@ func TestALateAnswerIsOfTheSameProcess(t *testing.T) {
 func TestParseStat(t *testing.T) {
 	const rest = " 2 3 4 5 6 %d 8 9 10 11 12 13 14 15 16 17 18 19 4711 20\n"
 	for line, want := range map[string]Stat{
-		"7 (python3) S" + fmt.Sprintf(rest, 0x400):         {"python3", 'S', 2, false, false, 25, 4711},
-		"7 (a) R (b\x1b) D" + fmt.Sprintf(rest, 0x404):     {"a) R (b\x1b", 'D', 2, false, true, 25, 4711},
-		"7 (kworker/0:1) ?" + fmt.Sprintf(rest, 0x4208060): {"kworker/0:1", '?', 2, true, false, 25, 4711},
+		"7 (python3) S" + fmt.Sprintf(rest, 0x400):         {"python3", 'S', 2, 3, false, false, 25, 4711},
+		"7 (a) R (b\x1b) D" + fmt.Sprintf(rest, 0x404):     {"a) R (b\x1b", 'D', 2, 3, false, true, 25, 4711},
+		"7 (kworker/0:1) ?" + fmt.Sprintf(rest, 0x4208060): {"kworker/0:1", '?', 2, 3, true, false, 25, 4711},
 	} {
 		fixture.Equal(t, fixture.Value(ParseStat([]byte(line)))(t), want, "%q", line)
 	}

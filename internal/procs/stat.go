@@ -24,6 +24,7 @@ type Stat struct {
 	Comm    string // may contain anything
 	State   byte   // R, S, D, T and so on
 	Parent  int
+	Group   int    // its process group
 	Kernel  bool   // it is a thread of the kernel
 	Exiting bool   // it is about to end
 	Ticks   uint64 // of processors that it has used, hundredths of a second
@@ -49,7 +50,7 @@ func ParseStat(line []byte) (s Stat, err error) {
 		return n
 	}
 	flags := number(6)
-	s = Stat{Comm: string(line[begin+1 : end]), State: fields[0][0], Parent: int(number(1)),
+	s = Stat{Comm: string(line[begin+1 : end]), State: fields[0][0], Parent: int(number(1)), Group: int(number(2)),
 		Kernel: flags&pfKthread != 0, Exiting: flags&pfExiting != 0, Ticks: number(11) + number(12), Start: number(19)}
 	return s, err
 }

@@ -31,6 +31,7 @@ type EnforcerStats struct {
 	Jobs       []JobStats        `json:"jobs"`    // of processes that write a trace, one for each process and GPU
 	Hangs      []HangStats       `json:"hangs"`   // present ones
 	Stragglers []StragglerStats  `json:"stragglers,omitempty"`
+	Unread     []UnreadStats     `json:"unread,omitempty"` // one for each server that is known
 
 	Suspended   []SuspendedStats  `json:"suspended,omitempty"` // one for each workload and GPU
 	Suspensions SuspensionStats   `json:"suspensions"`
@@ -176,7 +177,16 @@ var HangReasons = map[string]string{
 	"ended":     "it has ended, and the others wait for it",
 	"unlike":    "it entered a different collective from the others",
 	"unknown":   "all have entered the same collective, and none ends it",
+	"unread":    "it leaves the input of its clients waiting, and does nothing",
 	"elsewhere": "all ranks of this host have entered a collective, and those of other hosts have not ended it",
+}
+
+// UnreadStats describe a program that serves clients and uses a GPU.
+type UnreadStats struct {
+	Tenant   string  `json:"tenant"`
+	Workload string  `json:"workload"`
+	GPU      string  `json:"gpu"`     // UUID of its first process's
+	Seconds  float64 `json:"seconds"` // for which input has waited while it did nothing; 0: none waits
 }
 
 // StragglerStats describe a rank for which the other ranks of its communicator

@@ -1,0 +1,379 @@
+package jobs
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/fixture"
+	"gpusteward/internal/procs"
+	"gpusteward/internal/wire"
+	"gpusteward/internal/worker"
+)
+
+var (
+	serverHours = flag.Float64("servers.hours", 0.5, "simulated hours of each kind of healthy server")
+	serverStuck = flag.Int("servers.stuck", 25, "simulated servers that come to be stuck")
+	serverSeed  = flag.Uint64("servers.seed", 1, "seed of simulated servers")
+)
+
+// A shop is a simulated server: an API, PID 900, that started the engine, PID 1000, which has the GPU. Clients send
+// requests, each on a connection of its own, of which the engine serves some at a time. A client leaves after a minute.
+type shop struct {
+	*host
+	*rand.Rand
+	trade
+	rate            float64 // requests a second
+	now             float64 // seconds
+	requests        []request
+	next            uint64 // inode
+	inputs          []input
+	odd             []input // that stay whatever the server does
+	worked, ticks   int     // hundredths of a second so far, of the engine and of the API
+	bytes           int     // of the engine, likewise
+	used            float64 // seconds of the GPU, likewise
+	state           byte    // of the engine
+	stands          bool    // the engine does nothing
+	api, work, disk int     // hundredths of a second, and of the engine, and bytes that it moves, in each second
+	kernel          bool    // the engine waits for its GPU
+	start           int     // of the API
+	told            string  // reason of a hang
+}
+
+type trade struct {
+	reads bool // an API reads all requests; otherwise who serves accepts one after the other
+	queue bool // what the engine is to do waits in a socket of its own
+	slots int  // requests served at a time
+	hook  bool
+}
+
+var trades = []trade{{false, false, 1, true}, {true, false, 8, true}, {true, true, 8, true}, {true, false, 8, false}}
+
+type request struct {
+	socket      uint64
+	since, left float64 // s, of work
+}
+
+func newShop(t *testing.T, seed uint64, s trade) *shop {
+	w := &shop{host: newHost(t, truth(s.hook)), Rand: rand.New(rand.NewPCG(seed, 9)), trade: s, rate: 0.5, next: 5000,
+		state: 'S', api: 1, start: 100}
+	w.Observer.sockets = func(string, string, []int) (sockets, error) { return sockets{true, w.inputs}, nil }
+	fixture.Rewrite(t, w.Observer.Procfs+"/900/task/900/children", "1000")
+	return w
+}
+
+// second lets a second pass.
+func (w *shop) second() {
+	w.now, w.at = w.now+1, w.at+1e9
+	for w.Float64() < w.rate/(1+w.rate) {
+		w.next++
+		w.requests = append(w.requests, request{w.next, w.now, 0.2 + 3*w.Float64()*w.Float64()})
+	}
+	w.requests = slices.DeleteFunc(w.requests, func(c request) bool { return w.now-c.since >= 60 })
+	busy := 0
+	for i := range w.requests {
+		if c := &w.requests[i]; i < w.slots && !w.stands && w.state == 'S' && !w.kernel {
+			c.left--
+			busy++
+		}
+	}
+	w.requests = slices.DeleteFunc(w.requests, func(c request) bool { return c.left <= 0 })
+	w.inputs = slices.Clone(w.odd)
+	for i, c := range w.requests {
+		switch {
+		case w.reads, i < w.slots: // it was accepted, and read
+			w.inputs = append(w.inputs, input{900, c.socket, unanswered, "port 8000", 120})
+		case i == w.slots:
+			w.inputs = append(w.inputs, input{900, 4000, unaccepted, "port 8000", 0})
+		}
+	}
+	if w.queue && len(w.requests) > w.slots {
+		w.inputs = append(w.inputs, input{1000, 4001, unread, `"/tmp/engine"`, 0})
+	}
+	if w.hook {
+		r := w.ranks[0]
+		for range min(busy, 4) {
+			r.by(1, w.at-9e6, wire.EventLaunch, uint32(w.IntN(90)))
+			r.by(1, w.at-8e6, wire.EventWait, 0)
+			r.by(1, w.at-1e6, wire.EventWaited, 0)
+		}
+		if busy > 0 || w.kernel {
+			r.note(w.at, wire.EventBusy, 900e3)
+		}
+	} else {
+		w.used += 0.5 * float64(truth(busy > 0 || w.kernel))
+		w.Observer.See([]GPUProcess{{PID: 1000, GPU: "GPU-0", Tenant: "default", Workload: "job", Used: w.used,
+			Sampled: time.Unix(0, w.at)}})
+	}
+	w.ticks, w.worked, w.bytes = w.ticks+w.api, w.worked+w.work+2*truth(busy > 0), w.bytes+w.disk
+	for pid, text := range map[int]string{900: fmt.Sprintf("(api) S 1 900 900 0 -1 0 0 0 0 0 %d 0 0 0 20 0 1 0 %d\n", w.ticks, w.start),
+		1000: fmt.Sprintf("(engine) %c 900 900 900 0 -1 0 0 0 0 0 %d 0 0 0 20 0 1 0 200\n", w.state, w.worked)} {
+		fixture.Rewrite(w.t, fmt.Sprintf("%s/%d/stat", w.Observer.Procfs, pid), fmt.Sprint(pid, " ", text))
+	}
+	fixture.Rewrite(w.t, w.Observer.Procfs+"/1000/io", fmt.Sprintf("rchar: 1\nread_bytes: %d\n", w.bytes))
+	_, hangs := w.look()
+	for s := &w.Observer.serving; s.views != nil && len(s.views) == 0; {
+		runtime.Gosched() // until the look is done
+	}
+	w.told = ""
+	for _, h := range hangs {
+		w.told = h.Reason
+	}
+}
+
+// serves lets the server be for so many seconds, and stops if a hang is told.
+func (w *shop) serves(seconds int) (passed int) {
+	for passed < seconds && w.told == "" {
+		w.second()
+		passed++
+	}
+	return passed
+}
+
+// TestStuckServers tells servers that are stuck within a minute from then on that a client waits.
+func TestStuckServers(t *testing.T) {
+	t.Parallel()
+	kinds := []struct {
+		name   string
+		style  int
+		stuck  func(w *shop)
+		reason string
+	}{
+		{"a lock", 0, func(w *shop) { w.stands = true }, "unread"},
+		{"an await that never comes", 1, func(w *shop) { w.stands = true }, "unread"},
+		{"a dead engine beside a live API", 2, func(w *shop) { w.stands, w.api = true, 40 }, "unread"},
+		{"a kernel that does not end", 1, func(w *shop) {
+			w.kernel = true
+			w.ranks[0].by(1, w.at, wire.EventLaunch, 7)
+			w.ranks[0].by(1, w.at, wire.EventWait, 0)
+		}, "kernel"},
+		{"a peer that does not answer", 3, func(w *shop) { w.stands = true }, "unread"},
+	}
+	within := 0
+	for n := range *serverStuck {
+		kind := kinds[n%len(kinds)]
+		w := newShop(t, *serverSeed*1e6+uint64(n), trades[kind.style])
+		w.rate = []float64{0.1, 0.5, 2}[w.IntN(3)]
+		if early := w.serves(200 + w.IntN(400)); w.told != "" {
+			t.Fatalf("%s: %q is told after %d s of service", kind.name, w.told, early)
+		}
+		kind.stuck(w)
+		for w.second(); len(w.requests) == 0; {
+			w.second()
+		}
+		after := w.serves(120)
+		if w.told == kind.reason && after <= 60 {
+			within++
+		}
+		if w.told != kind.reason {
+			t.Errorf("%s: %q is told after %d s", kind.name, w.told, after)
+		}
+		if kind.reason == "unread" && !regexp.MustCompile(`^(requests at port 8000 have no answer|connections at port 8000 are `+
+			`not accepted)$`).MatchString(w.placed()[0].Where) {
+			t.Errorf("%s: it is told as %+v", kind.name, w.placed())
+		}
+	}
+	t.Logf("%d of %d servers are told within 60 s", within, *serverStuck)
+	fixture.AtLeast(t, within, *serverStuck*95/100, "servers told in time of %d:", *serverStuck)
+}
+
+// TestHealthyServers tells nothing of servers that wait, load, compile, pause, or are made to stand still. Each life
+// does something at times, for up to a while, while clients wait.
+func TestHealthyServers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		rate  float64
+		lasts int // s, at most
+		does  func(w *shop, now bool)
+		odd   []input
+	}{
+		"is idle":                  {0, 0, nil, nil},
+		"serves":                   {0.5, 0, nil, nil},
+		"has too much":             {9, 0, nil, nil},
+		"is idle at times":         {0.3, 900, func(w *shop, now bool) { w.rate = 0.3 * float64(1-truth(now)) }, nil},
+		"has long prompts":         {0.5, 400, func(w *shop, now bool) { w.kernel = now }, nil},
+		"compiles":                 {0.5, 400, func(w *shop, now bool) { w.stands, w.work = now, 100*truth(now) }, nil},
+		"loads weights":            {0.5, 400, func(w *shop, now bool) { w.stands, w.disk = now, 50<<20*truth(now) }, nil},
+		"waits for a disk":         {0.5, 400, func(w *shop, now bool) { w.is('D', now) }, nil},
+		"is debugged":              {0.5, 400, func(w *shop, now bool) { w.is('t', now) }, nil},
+		"is stopped":               {0.5, 400, func(w *shop, now bool) { w.is('T', now) }, nil},
+		"is paused by us":          {0.5, 400, func(w *shop, now bool) { w.stands = now; w.Observer.Held = func(string, string) bool { return now } }, nil},
+		"is held by its quota":     {0.5, 400, func(w *shop, now bool) { w.held(now) }, nil},
+		"pauses":                   {0.5, 25, func(w *shop, now bool) { w.stands = now }, nil},
+		"never reads a connection": {0.05, 0, nil, []input{{900, 4002, unread, "port 8000", 0}}},
+		"is restarted": {0.5, 300, func(w *shop, now bool) {
+			if w.stands != now && now {
+				w.start++
+			}
+			w.stands, w.disk = now, 50<<20*truth(now)
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for i, s := range trades {
+				w := newShop(t, *serverSeed*1e6+uint64(i), s)
+				w.odd = c.odd
+				w.serves(100)
+				w.rate = c.rate
+				for from := w.now; w.now-from < *serverHours*3600/float64(len(trades)); {
+					if w.serves(60 + w.IntN(300)); c.does != nil {
+						c.does(w, true)
+						w.serves(1 + w.IntN(c.lasts))
+						c.does(w, false)
+					}
+					if w.told != "" {
+						t.Fatalf("style %d after %.0f s: %+v", i, w.now, w.placed())
+					}
+				}
+			}
+		})
+	}
+}
+
+func (w *shop) is(state byte, now bool) {
+	if w.state = 'S'; now {
+		w.state = state
+	}
+}
+
+// held lets the gate hold a thread, if the server is under the hook.
+func (w *shop) held(now bool) {
+	if w.hook {
+		w.stands = now
+		w.ranks[0].by(2, w.at, []wire.EventKind{wire.EventReleased, wire.EventHeld}[truth(now)], 0)
+	}
+}
+
+const serveHere = "serve-for-a-test"
+
+// A process that was started so listens at a port and at a path. It answers each message with its length until it is
+// told not to answer, or not to read.
+func init() {
+	worker.Register(serveHere, func(args []string) error {
+		_ = unix.Prctl(unix.PR_SET_PTRACER, ^uintptr(0), 0, 0, 0) // as root may look at others
+		var mode atomic.Value
+		mode.Store("")
+		for _, at := range []string{"tcp 127.0.0.1:0", "unix " + args[0]} {
+			network, address, _ := strings.Cut(at, " ")
+			l, err := net.Listen(network, address)
+			if err != nil {
+				return err
+			}
+			fmt.Println(l.Addr())
+			go func() {
+				for kept := []net.Conn{}; ; {
+					c, _ := l.Accept()
+					kept = append(kept, c)
+					if text := make([]byte, 64); mode.Load() != "deaf" {
+						if n, _ := c.Read(text); mode.Load() == "" {
+							fmt.Fprintln(c, n)
+						}
+					} else {
+						runtime.KeepAlive(kept)
+						select {}
+					}
+				}
+			}()
+		}
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			mode.Store(lines.Text())
+			fmt.Println("it is", lines.Text())
+		}
+		return nil
+	})
+}
+
+// TestARealServer asks the kernel what waits at the sockets of a process, and tells that it is stuck.
+func TestARealServer(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(fixture.ShortDir(t), "s")
+	c := exec.CommandContext(t.Context(), "/proc/self/exe", append(worker.Begins(serveHere), path)...)
+	in, out := fixture.Value(c.StdinPipe())(t), fixture.Value(c.StdoutPipe())(t)
+	fixture.Must(t, c.Start())
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	lines := bufio.NewScanner(out)
+	says := func() string { lines.Scan(); return lines.Text() }
+	address, pid := says(), c.Process.Pid
+	says()
+	port := address[strings.LastIndex(address, ":")+1:]
+	be := func(mode string) { fmt.Fprintln(in, mode); says() }
+	send := func(network, address string) net.Conn {
+		conn := fixture.Value(net.Dial(network, address))(t)
+		t.Cleanup(func() { _ = conn.Close() })
+		fmt.Fprint(conn, "hello")
+		return conn
+	}
+	waits := func(want ...string) {
+		t.Helper()
+		fixture.Eventually(t, fmt.Sprintf("%q wait", want), func() bool {
+			s, err := ask("/proc", procs.Whose("/proc", pid), []int{os.Getpid(), pid})
+			fixture.Must(t, err)
+			var got []string
+			for _, in := range s.Inputs {
+				fixture.Equal(t, in.PID, pid, "the process of %+v", in)
+				got = append(got, in.says())
+			}
+			slices.Sort(got)
+			return s.Listen && slices.Equal(got, want)
+		})
+	}
+	h := newHost(t, 1)
+	h.Observer.Procfs, h.Observer.sockets, h.ranks[0].pid = "/proc", nil, pid
+	passes := func(seconds int, want string) {
+		t.Helper()
+		for range seconds {
+			h.at += 1e9
+			_, hangs := h.look()
+			fixture.Eventually(t, "the look is done", func() bool {
+				return h.Observer.serving.views == nil || len(h.Observer.serving.views) == 1
+			})
+			for _, hang := range hangs {
+				if hang.Reason != want || hang.PID != pid {
+					t.Fatalf("%+v, want %q", hang, want)
+				}
+			}
+		}
+	}
+	h.ranks[0].note(h.at, wire.EventLaunch, 7)
+	idle := send("tcp", address)
+	fixture.Must(t, fixture.Error(idle.Read(make([]byte, 9))))
+	waits()
+	passes(60, "")
+	be("silent")
+	first := send("tcp", address)
+	send("unix", path)
+	waits("requests at port " + port + " have no answer")
+	passes(60, "unread")
+	if told := h.placed(); len(told) != 1 || !strings.Contains(told[0].Where, "requests at port "+port+" have no answer") {
+		t.Errorf("it is told as %+v", told)
+	}
+	seconds := h.Observer.Unread()
+	if len(seconds) != 1 || seconds[0].Workload != "job" || seconds[0].Seconds < 40 {
+		t.Errorf("input has waited %+v", seconds)
+	}
+	h.ranks[0].note(h.at, wire.EventLaunch, 8)
+	passes(11, "unread")
+	passes(20, "")
+	be("deaf")
+	_ = first.Close()
+	for range 2 {
+		send("tcp", address)
+		send("unix", path)
+	}
+	waits("connections at \""+path+"\" are not accepted", "connections at port "+port+" are not accepted",
+		"what clients sent to \""+path+"\" is not read", "what clients sent to port "+port+" is not read")
+}
