@@ -79,6 +79,7 @@ var books = wire.Stats{
 				{ID: "00000000000000c0", Rank: 3, Ranks: 8, Entered: 63, Measured: 64, Seconds: 65, Paused: 67}}}},
 		Hangs: []wire.HangStats{{Tenant: "a", Workload: "unit:w", GPU: "GPU-a", PID: 7, Rank: 3, Reason: "absent",
 			Where: "train.py:42 in step", Seconds: 66, Waiting: 7}},
+		Unread: []wire.UnreadStats{{Tenant: "a", Workload: "unit:w", GPU: "GPU-a", Seconds: 31}},
 		Stragglers: []wire.StragglerStats{{Tenant: "a", Workload: "unit:w", GPU: "GPU-a", PID: 7, Rank: 3, Cause: "power",
 			Lost: 0.68}},
 		Suspended: []wire.SuspendedStats{{Tenant: "a", Workload: "unit:w", GPU: "GPU-a", Phase: "suspended", Seconds: 69,
