@@ -14,14 +14,15 @@ import (
 
 // How servers that are stuck are found. A server has no steps; what it has to do is the input of its clients.
 //
-//   - A server is a process with a GPU, the processes of its process group that started it, and all that these have
-//     started, as far as they are of one party (procs.Whose). So an API and its engine are one. It listens.
+//   - A server is the first that listens of a process on a GPU and those of its process group and party (procs.Whose)
+//     that started it, with all that it has started. So an API and its engine are one, and two servers of a script are two.
 //   - Input waits at a port or path of it (sockets.go): a connection is not accepted, what a client sent is not read,
 //     or a client got not a byte in answer to its first request, as if an engine is dead behind an API that reads.
 //   - Meanwhile the server does nothing: it calls no driver, its GPU has no work of it, and its processes on GPUs and
 //     those that they started hardly compute, read or write. An API may answer others, and does not compute all the time.
 //   - That lasts for unreadFor, and as much longer as it ever did before the server went on, at most mostUnread.
-//   - The server has worked on its GPU, and has taken input: before that, it may load.
+//   - The input came after the server was first seen, and had worked on its GPU: before that, it may load. Bytes beside
+//     which the server has gone on for unreadFor are not meant to be read.
 //   - The server can go on: none of its processes is stopped or traced, waits for a disk, is held by a quota or by us,
 //     or waits for its GPU, which endless.go judges.
 //
@@ -43,20 +44,20 @@ const (
 
 // serving is what is known of servers.
 type serving struct {
-	all    map[int]*server // by the PID of the first process
-	looked int64           // CLOCK_MONOTONIC, ns
-	views  chan []view     // of the look under way; nil: none is
+	all    map[parent]*server
+	looked int64       // CLOCK_MONOTONIC, ns
+	views  chan []view // of the look under way; nil: none is
 }
 
 // A view is what a look at a server shows.
 type view struct {
-	root  int
-	start uint64 // with root, its identity
-	on    []GPUProcess
-	use   use // of all
-	work  use // of those on GPUs, and of what they started
-	sockets
-	err error
+	parent  // the first process
+	on      []GPUProcess
+	use     use // of all
+	work    use // of those on GPUs, and of what they started
+	listens bool
+	inputs  []input
+	err     error // it cannot be looked at
 }
 
 // A job is what a workload of a tenant does.
@@ -65,7 +66,6 @@ type job struct{ tenant, workload string }
 // A server is a program that serves clients.
 type server struct {
 	of      GPUProcess // the first of its processes with a GPU
-	start   uint64
 	listens bool
 	looked  int64    // CLOCK_MONOTONIC, ns
 	use     use      // at that time, as in a view
@@ -87,7 +87,7 @@ type server struct {
 type client struct {
 	input
 	since int64 // CLOCK_MONOTONIC, ns
-	spare bool  // the server has gone on without it
+	spare bool  // it waited before the server could serve, or the server has gone on without reading it
 }
 
 // unread returns the verdicts on servers that are stuck. It looks at them, too.
@@ -103,8 +103,8 @@ func (o *Observer) unread(at int64) (all []verdict) {
 		s.looked, s.views = at, make(chan []view, 1)
 		go func(on []GPUProcess, views chan<- []view) { views <- o.view(on) }(o.onGPUs(), s.views)
 	}
-	for _, pid := range slices.Sorted(maps.Keys(s.all)) {
-		if v, is := s.all[pid].verdict(); is {
+	for _, server := range s.sorted() {
+		if v, is := server.verdict(); is {
 			for _, p := range o.processes {
 				if p.pid == v.culprit.pid && p.ended == 0 {
 					v.culprit = p
@@ -123,13 +123,18 @@ func (o *Observer) unread(at int64) (all []verdict) {
 func (o *Observer) Unread() (all []wire.UnreadStats) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, pid := range slices.Sorted(maps.Keys(o.serving.all)) {
-		if s := o.serving.all[pid]; s.listens {
+	for _, s := range o.serving.sorted() {
+		if s.listens {
 			all = append(all, wire.UnreadStats{Tenant: s.of.Tenant, Workload: s.of.Workload, GPU: s.of.GPU,
 				Seconds: s.idle().Seconds()})
 		}
 	}
 	return all
+}
+
+// sorted returns the servers in the order of their processes.
+func (s *serving) sorted() []*server {
+	return slices.SortedFunc(maps.Values(s.all), func(a, b *server) int { return cmp.Compare(a.of.PID, b.of.PID) })
 }
 
 // onGPUs returns the processes on GPUs: those that the driver lists with what they use, and those that have called it.
@@ -151,78 +156,122 @@ func (o *Observer) onGPUs() (all []GPUProcess) {
 	return all
 }
 
-// view looks at the servers to which processes on GPUs belong. It takes long, and needs no lock.
-func (o *Observer) view(on []GPUProcess) (all []view) {
-	same := map[job]int{}
-	for _, p := range on {
-		root, stat, err := rootOf(o.procfs(), p.PID)
-		i := slices.IndexFunc(all, func(v view) bool { return v.root == root })
-		of := job{p.Tenant, p.Workload}
-		switch {
-		case err != nil:
-		case i >= 0:
-			all[i].on = append(all[i].on, p)
-		case len(all) < mostServers && same[of] < mostSame:
-			same[of]++
-			all = append(all, view{root: root, start: stat.Start, on: []GPUProcess{p}})
-		}
-	}
-	var looks sync.WaitGroup // the kernel may hold one that looks at a server, and others go on
-	for i := range all {
-		looks.Go(func() { all[i].look(o) })
-	}
-	looks.Wait()
-	return all
+// A processGroup is processes on GPUs with the same first process.
+type processGroup struct {
+	first  int
+	on     []GPUProcess
+	chains [][]parent // of each
 }
 
-// look looks at a server.
-func (v *view) look(o *Observer) {
+// A parent is a process with its start, as its identity.
+type parent struct {
+	pid   int
+	start uint64
+}
+
+// view looks at the servers to which processes on GPUs belong. It takes long, and needs no lock.
+func (o *Observer) view(on []GPUProcess) (all []view) {
+	var groups []processGroup
+	same := map[job]int{}
+	for _, p := range on {
+		chain := chainOf(o.procfs(), p.PID)
+		if len(chain) == 0 {
+			continue // it has ended
+		}
+		first, of := chain[len(chain)-1].pid, job{p.Tenant, p.Workload}
+		i := slices.IndexFunc(groups, func(q processGroup) bool { return q.first == first })
+		if i < 0 {
+			if len(groups) == mostServers || same[of] == mostSame {
+				continue
+			}
+			same[of]++
+			i, groups = len(groups), append(groups, processGroup{first: first})
+		}
+		groups[i].on, groups[i].chains = append(groups[i].on, p), append(groups[i].chains, chain)
+	}
+	found := make([][]view, len(groups))
+	var looks sync.WaitGroup // the kernel may hold one that looks at a server, and others go on
+	for i := range groups {
+		looks.Go(func() { found[i] = o.servers(groups[i]) })
+	}
+	looks.Wait()
+	return slices.Concat(found...)
+}
+
+// chainOf returns a process and those of its process group and party that started it.
+func chainOf(procfs string, pid int) (chain []parent) {
+	whose := procs.Whose(procfs, pid)
+	stat, err := procs.ReadStat(procfs, pid)
+	for group := stat.Group; err == nil && pid > 1 && stat.Group == group && len(chain) < maxFamily &&
+		procs.Whose(procfs, pid) == whose; {
+		chain = append(chain, parent{pid, stat.Start})
+		pid = stat.Parent
+		stat, err = procs.ReadStat(procfs, pid)
+	}
+	return chain
+}
+
+// servers looks at those of a program: each is the first process in a chain that listens, with its descendants.
+func (o *Observer) servers(p processGroup) (all []view) {
 	asks := ask
 	if o.sockets != nil {
 		asks = o.sockets
 	}
-	for _, p := range v.on {
-		used, _, err := useOf(o.procfs(), p.PID)
-		v.work = use{ticks: v.work.ticks + used.ticks, bytes: v.work.bytes + used.bytes, disk: v.work.disk || used.disk}
-		v.err = cmp.Or(v.err, err)
+	_, family, err := useOf(o.procfs(), p.first)
+	var found sockets
+	if err == nil {
+		found, err = asks(o.procfs(), procs.Whose(o.procfs(), p.first), family)
 	}
-	if used, family, err := useOf(o.procfs(), v.root); v.err == nil && err == nil {
-		v.use = used
-		v.sockets, v.err = asks(o.procfs(), procs.Whose(o.procfs(), v.root), family)
-	} else {
-		v.err = cmp.Or(v.err, err)
+	if err != nil {
+		return []view{{on: p.on, err: err}}
 	}
-}
-
-// rootOf returns the first process of the program to which a process belongs.
-func rootOf(procfs string, pid int) (int, procs.Stat, error) {
-	whose := procs.Whose(procfs, pid)
-	stat, err := procs.ReadStat(procfs, pid)
-	for range maxFamily {
-		parent, failed := procs.ReadStat(procfs, stat.Parent)
-		if err != nil || stat.Parent <= 1 || failed != nil || parent.Group != stat.Group ||
-			procs.Whose(procfs, stat.Parent) != whose {
-			break
+	for i, chain := range p.chains {
+		root := chain[0]
+		for _, q := range chain {
+			if slices.Contains(found.Listeners, q.pid) {
+				root = q
+			}
 		}
-		pid, stat = stat.Parent, parent
+		at := slices.IndexFunc(all, func(v view) bool { return v.parent == root })
+		if at < 0 {
+			at, all = len(all), append(all, view{parent: root})
+		}
+		v := &all[at]
+		used, _, err := useOf(o.procfs(), chain[0].pid)
+		v.on, v.err = append(v.on, p.on[i]), cmp.Or(v.err, err)
+		v.work = use{ticks: v.work.ticks + used.ticks, bytes: v.work.bytes + used.bytes, disk: v.work.disk || used.disk}
 	}
-	return pid, stat, err
+	for i := range all {
+		v := &all[i]
+		used, family, err := useOf(o.procfs(), v.pid)
+		v.use, v.err = used, cmp.Or(v.err, err)
+		of := func(pid int) bool { return slices.Contains(family, pid) }
+		v.listens = slices.ContainsFunc(found.Listeners, of)
+		v.inputs = slices.DeleteFunc(slices.Clone(found.Inputs), func(in input) bool { return !of(in.PID) })
+	}
+	return all
 }
 
 // serve takes what a look at all servers shows.
 func (o *Observer) serve(at int64, views []view) {
-	all := map[int]*server{}
+	all := map[parent]*server{}
 	for _, v := range views {
-		s := o.serving.all[v.root]
-		if s == nil || s.start != v.start {
-			s = &server{start: v.start}
+		for of, s := range o.serving.all { // what cannot be looked at is as it was
+			if v.err != nil && slices.ContainsFunc(v.on, func(p GPUProcess) bool { return p.PID == s.of.PID }) {
+				all[of], s.got, s.since = s, at, 0
+			}
 		}
-		s.of, all[v.root] = v.on[0], s
+		if v.err != nil {
+			continue
+		}
+		s := o.serving.all[v.parent]
+		if s == nil {
+			s = &server{}
+		}
+		s.of, all[v.parent] = v.on[0], s
 		went, can := s.goes(o, &v, at)
-		s.see(v.sockets, went, can, at)
-		if v.err == nil {
-			s.use, s.work, s.looked = v.use, v.work, at
-		}
+		s.see(&v, went, can, at)
+		s.use, s.work, s.looked = v.use, v.work, at
 	}
 	o.serving.all = all
 }
@@ -230,7 +279,7 @@ func (o *Observer) serve(at int64, views []view) {
 // goes reports whether the server got on since the last look, and whether it could.
 func (s *server) goes(o *Observer, v *view, at int64) (went, can bool) {
 	used, called, mine := 0.0, int64(0), map[int]bool{}
-	can = v.err == nil && !v.use.halted
+	can = !v.use.halted
 	for _, p := range v.on {
 		used += p.Used
 		mine[p.PID] = true
@@ -249,7 +298,7 @@ func (s *server) goes(o *Observer, v *view, at int64) (went, can bool) {
 	}
 	can = can && (s.blocked == 0 || s.blocked > mostBlocked/int(serveEvery/time.Second))
 	seconds := uint64(max(0, at-s.looked) / 1e9)
-	went = called > s.called || used > s.used+someGPU || v.err == nil && s.looked > 0 &&
+	went = called > s.called || used > s.used+someGPU || s.looked > 0 &&
 		(v.work.ticks >= s.work.ticks+someCPU*seconds || v.work.bytes >= s.work.bytes+someMoved*seconds ||
 			v.use.ticks >= s.use.ticks+muchCPU*seconds)
 	s.used, s.called = used, called
@@ -257,7 +306,7 @@ func (s *server) goes(o *Observer, v *view, at int64) (went, can bool) {
 }
 
 // see takes what waits at the server's sockets.
-func (s *server) see(now sockets, went, can bool, at int64) {
+func (s *server) see(now *view, went, can bool, at int64) {
 	if went && can && s.since > 0 {
 		s.longest = max(s.longest, time.Duration(at-s.since))
 	}
@@ -265,20 +314,18 @@ func (s *server) see(now sockets, went, can bool, at int64) {
 		s.got = at
 	}
 	before := s.clients
-	s.clients, s.since, s.seen, s.listens = nil, 0, at, s.listens || now.Listen
-	for _, in := range now.Inputs {
+	s.clients, s.since, s.seen, s.listens = nil, 0, at, s.listens || now.listens
+	for _, in := range now.inputs {
 		w := client{input: in, since: at}
 		if i := slices.IndexFunc(before, func(w client) bool { return w.input == in }); i >= 0 {
 			w = before[i]
 		}
-		w.spare = w.spare || went && in.How == unread && at-w.since >= int64(unreadFor)
+		w.spare = w.spare || !s.worked || s.looked == 0 || went && in.How == unread && at-w.since >= int64(unreadFor)
 		s.clients = append(s.clients, w)
 		if since := max(w.since, s.got); !w.spare && (s.since == 0 || since < s.since) {
 			s.since, s.first = since, w
 		}
 	}
-	fewer := func(w client) bool { return !slices.Contains(now.Inputs, w.input) }
-	s.took = s.took || s.worked && now.Listen && (len(now.Inputs) == 0 || slices.ContainsFunc(before, fewer))
 }
 
 // idle returns for how long input had waited at the last look, while the server did nothing.
@@ -291,7 +338,7 @@ func (s *server) idle() time.Duration {
 
 // verdict returns the verdict on a server that is stuck; false: there is none.
 func (s *server) verdict() (v verdict, is bool) {
-	if !s.took || s.idle() < min(unreadFor+s.longest, mostUnread) {
+	if s.idle() < min(unreadFor+s.longest, mostUnread) {
 		return v, false
 	}
 	pid := s.first.PID

@@ -40,8 +40,8 @@ type input struct {
 
 // sockets are what is known of those of a server.
 type sockets struct {
-	Listen bool    `json:"listen"` // at least one of them
-	Inputs []input `json:"inputs"`
+	Listeners []int   `json:"listeners"` // PIDs
+	Inputs    []input `json:"inputs"`
 }
 
 const (
@@ -105,7 +105,7 @@ func socketsOf(procfs, whose string, pids []string) (s sockets) {
 			seen[socket] = true
 			in, listens := inputOf(process, int(number([]byte(name))))
 			if listens {
-				served[in.At], s.Listen = true, true
+				served[in.At], s.Listeners = true, append(s.Listeners, pid)
 			}
 			if in.How != "" {
 				in.PID, in.Socket = pid, socket

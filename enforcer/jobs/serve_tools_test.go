@@ -1,0 +1,131 @@
+//go:build tools
+
+package jobs
+
+import (
+	"fmt"
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/internal/fixture"
+)
+
+// A server of each kind prints its port, and the PID of what would use the GPU. It answers until a client asks for
+// stop. At that request it stands where the line has a # here.
+const servers = `
+import asyncio, http.server, os, socket, socketserver, sys, threading
+lock = threading.Lock()
+lock.acquire()
+silent = socket.create_server(("127.0.0.1", 0))
+peer = socket.create_connection(silent.getsockname())
+
+def says(port, pid=os.getpid()):
+    print(port, pid, flush=True)
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+    def do_GET(self):
+        if self.path == "/stop":
+            waits()
+        self.send_response(200)
+        self.end_headers()
+
+def waits_for_lock():
+    lock.acquire()  # here lock
+
+def waits_for_peer():
+    peer.recv(1)  # here peer
+
+def asks_peer():
+    peer.settimeout(600)
+    peer.recv(1)  # here slow peer
+
+def flask(server):
+    s = server(("127.0.0.1", 0), Handler)
+    says(s.server_address[1])
+    s.serve_forever()
+
+async def serves(act):
+    async def one(r, w):
+        text = await r.readuntil(b"\r\n\r\n")
+        if b"/stop" in text:
+            await act()
+        w.write(b"HTTP/1.0 200 OK\r\n\r\n")
+        w.close()
+    s = await asyncio.start_server(one, "127.0.0.1", 0)
+    says(s.sockets[0].getsockname()[1], engine)
+    await s.serve_forever()
+
+async def never():
+    await asyncio.get_running_loop().create_future()
+
+async def blocks():
+    lock.acquire()  # here loop
+
+engine = os.getpid()
+kind = sys.argv[1]
+waits = {"peer": waits_for_peer, "slow peer": asks_peer}.get(kind, waits_for_lock)
+if kind in ("lock", "peer", "slow peer"):
+    flask(http.server.ThreadingHTTPServer)
+elif kind == "one thread":
+    flask(http.server.HTTPServer)
+elif kind == "await":
+    asyncio.run(serves(never))  # here await
+elif kind == "loop":
+    asyncio.run(serves(blocks))
+else:
+    api, own = socket.socketpair()
+    engine = os.fork()
+    if engine == 0:
+        own.recv(9)
+        lock.acquire()  # here engine
+    async def forward():
+        own.close()
+        await asyncio.get_running_loop().sock_sendall(api, b"request")
+        await never()
+    asyncio.run(serves(forward))
+`
+
+// TestRealServersStuck names the line at which real servers are stuck, within a minute of their clock.
+func TestRealServersStuck(t *testing.T) {
+	t.Parallel()
+	for kind, line := range map[string]string{"lock": "lock", "peer": "peer", "slow peer": "slow peer", "one thread": "lock",
+		"await": "await", "loop": "loop", "engine": "engine"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			path := t.TempDir() + "/serve.py"
+			fixture.Program(t, path, servers)
+			c := exec.CommandContext(t.Context(), "python3", path, kind)
+			out := fixture.Value(c.StdoutPipe())(t)
+			fixture.Must(t, c.Start())
+			t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+			var port, pid int
+			fixture.Must(t, fixture.Error(fmt.Fscan(out, &port, &pid)))
+			ask := func(path string) net.Conn {
+				conn := fixture.Value(net.Dial("tcp", fmt.Sprint("127.0.0.1:", port)))(t)
+				t.Cleanup(func() { _ = conn.Close() })
+				fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n\r\n", path)
+				return conn
+			}
+			fixture.Must(t, fixture.Error(ask("/").Read(make([]byte, 9))))
+			h := hostOf(t, pid)
+			fixture.Equal(t, len(h.passes(60)), 0, "hangs while it is idle:")
+			ask("/stop")
+			health := ask("/health")
+			_ = health.SetReadDeadline(time.Now().Add(time.Second))
+			_, err := health.Read(make([]byte, 9))
+			alive := err == nil
+			fixture.Equal(t, alive, kind != "one thread" && kind != "loop", "it answers others:")
+			h.passes(60)
+			told := h.placed()
+			number := 1 + strings.Count(servers[:strings.Index(servers, "# here "+line+"\n")], "\n")
+			if len(told) != 1 || told[0].Reason != "unread" || !strings.HasPrefix(told[0].Where, fmt.Sprintf("%s:%d in ", path, number)) {
+				t.Errorf("%+v, want line %d", told, number)
+			}
+		})
+	}
+}
