@@ -18,6 +18,7 @@ import (
 //     that started it, with all that it has started. So an API and its engine are one, and two servers of a script are two.
 //   - Input waits at a port or path of it (sockets.go): a connection is not accepted, what a client sent is not read,
 //     or a client got not a byte in answer to its first request, as if an engine is dead behind an API that reads.
+//     It need not be one client all the time: clients give up and come back.
 //   - Meanwhile the server does nothing: it calls no driver, its GPU has no work of it, and its processes on GPUs and
 //     those that they started hardly compute, read or write. An API may answer others, and does not compute all the time.
 //   - That lasts for unreadFor, and as much longer as it ever did before the server went on, at most mostUnread.
@@ -78,8 +79,8 @@ type server struct {
 	got     int64    // when it last got on, or could not, CLOCK_MONOTONIC, ns
 	seen    int64    // when it was last looked at, even if in vain, likewise
 	clients []client // that wait
-	first   client   // the one to which it owes most
-	since   int64    // for which it has waited in vain; 0: none does
+	first   *client  // of them that should not; nil: none
+	since   int64    // when there was none last, or the server got on, likewise; 0: there is none
 	longest time.Duration
 }
 
@@ -87,7 +88,7 @@ type server struct {
 type client struct {
 	input
 	since int64 // CLOCK_MONOTONIC, ns
-	spare bool  // it waited before the server could serve, or the server has gone on without reading it
+	spare bool  // it waited before the server could serve, or the server goes on without it
 }
 
 // unread returns the verdicts on servers that are stuck. It looks at them, too.
@@ -314,19 +315,27 @@ func (s *server) see(now *view, went, can bool, at int64) {
 		s.got = at
 	}
 	before := s.clients
-	s.clients, s.since, s.seen, s.listens = nil, 0, at, s.listens || now.listens
+	s.clients, s.first, s.seen, s.listens = nil, nil, at, s.listens || now.listens
 	for _, in := range now.inputs {
-		w := client{input: in, since: at}
-		if i := slices.IndexFunc(before, func(w client) bool { return w.input == in }); i >= 0 {
-			w = before[i]
+		c := client{input: in, since: at}
+		if i := slices.IndexFunc(before, func(c client) bool { return c.input == in }); i >= 0 {
+			c = before[i]
 		}
-		w.spare = w.spare || !s.worked || s.looked == 0 || went && in.How == unread && at-w.since >= int64(unreadFor)
-		s.clients = append(s.clients, w)
-		if since := max(w.since, s.got); !w.spare && (s.since == 0 || since < s.since) {
-			s.since, s.first = since, w
+		c.spare = c.spare || !s.worked || s.looked == 0 || went && in.How == unread && at-c.since >= int64(unreadFor)
+		if in.How == unaccepted && slices.ContainsFunc(before, in.accepted) {
+			c.spare = false
+		}
+		if s.clients = append(s.clients, c); !c.spare && (s.first == nil || c.since < s.first.since) {
+			s.first = &c
 		}
 	}
+	if s.since = max(cmp.Or(s.since, at), s.got); s.first == nil {
+		s.since = 0
+	}
 }
+
+// accepted reports whether the client has come by the same port or path lately.
+func (i input) accepted(c client) bool { return c.At == i.At && c.How != unaccepted && !c.spare }
 
 // idle returns for how long input had waited at the last look, while the server did nothing.
 func (s *server) idle() time.Duration {

@@ -26,7 +26,7 @@ import (
 const (
 	unaccepted = "unaccepted" // a connection
 	unread     = "unread"     // bytes of a connection
-	unanswered = "unanswered" // a connection whose client has sent something, and has got nothing yet
+	unanswered = "unanswered" // a connection whose client has sent something, and has got nothing for a while
 )
 
 // An input is a socket at which a client waits.
@@ -34,8 +34,7 @@ type input struct {
 	PID    int    `json:"pid"`    // of a process that has it
 	Socket uint64 `json:"socket"` // inode
 	How    string `json:"how"`
-	At     string `json:"at"`  // port or path of the server
-	Got    uint64 `json:"got"` // bytes from the client, of one that is unanswered
+	At     string `json:"at"` // port or path of the server
 }
 
 // sockets are what is known of those of a server.
@@ -48,7 +47,8 @@ const (
 	askSockets = "ask-sockets"
 	maxInputs  = 256
 	maxAskers  = 5
-	maxName    = 64 // bytes of a path
+	answers    = 2000 // ms in which an API that needs no engine answers
+	maxName    = 64   // bytes of a path
 )
 
 // asker are the children that ask.
@@ -155,8 +155,8 @@ func inputOf(process, number int) (in input, listens bool) {
 	case listens:
 	case poll[0].Revents != 0:
 		in.How = unread
-	case err == nil && tcp.Bytes_received > 0 && tcp.Bytes_sent == 0:
-		in.How, in.Got = unanswered, tcp.Bytes_received
+	case err == nil && tcp.Bytes_received > 0 && tcp.Bytes_sent == 0 && tcp.Last_data_recv >= answers:
+		in.How = unanswered
 	}
 	return in, listens
 }
