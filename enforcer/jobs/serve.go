@@ -111,10 +111,8 @@ func (o *Observer) unread(at int64) (all []verdict) {
 					v.culprit = p
 				}
 			}
-			if !v.culprit.hangs {
-				v.culprit.hangs = true
-				all = append(all, v)
-			}
+			v.culprit.hangs = true
+			all = append(all, v)
 		}
 	}
 	return all
@@ -291,7 +289,7 @@ func (s *server) goes(o *Observer, v *view, at int64) (went, can bool) {
 		if mine[p.pid] && p.ended == 0 {
 			called = max(called, p.last, p.busy)
 			s.worked = s.worked || p.sums.Launches+p.sums.Graphs > 0
-			can = can && !p.hangs && !p.gated(at) && !p.waits(at)
+			can = can && !p.gated(at) && !p.waits(at)
 		}
 	}
 	if s.blocked++; !v.work.disk {

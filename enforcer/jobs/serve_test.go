@@ -101,7 +101,7 @@ func (w *shop) second() {
 		w.taken += truth(w.requests[i].read)
 	}
 	w.requests = slices.DeleteFunc(w.requests, func(c request) bool { return c.left <= 0 })
-	w.inputs = slices.Clone(w.odd)
+	w.inputs = append([]input{{1000, 4003, unaccepted, "port 9"}}, w.odd...) // it never accepts there
 	for _, c := range w.requests {
 		if c.read && w.now-c.since >= 2 {
 			w.inputs = append(w.inputs, input{900, c.socket, unanswered, "port 8000"})
@@ -225,6 +225,10 @@ func TestStuckServers(t *testing.T) {
 func TestPausesOfServersAreUsual(t *testing.T) {
 	t.Parallel()
 	w := newShop(t, 3, trades[1])
+	w.stands = true
+	w.serves(300)
+	fixture.Equal(t, w.told, "", "before it has ever worked:")
+	w.stands = false
 	for _, pause := range []struct {
 		seconds int
 		told    string
@@ -258,7 +262,8 @@ func TestHealthyServers(t *testing.T) {
 		"is debugged":              {0.5, 400, func(w *shop, now bool) { w.is('t', now) }, nil},
 		"is stopped":               {0.5, 400, func(w *shop, now bool) { w.is('T', now) }, nil},
 		"is paused by us":          {0.5, 400, func(w *shop, now bool) { w.stands = now; w.Observer.Held = func(string, string) bool { return now } }, nil},
-		"is held by its quota":     {0.5, 400, func(w *shop, now bool) { w.held(now) }, nil},
+		"is held by its quota":     {0.5, 400, func(w *shop, now bool) { w.noted(now, wire.EventHeld) }, nil},
+		"waits for its GPU":        {0.5, 400, func(w *shop, now bool) { w.noted(now, wire.EventWait) }, nil},
 		"pauses":                   {0.5, 25, func(w *shop, now bool) { w.stands = now }, nil},
 		"never reads a connection": {0.05, 0, nil, []input{{900, 4002, unread, "port 8000"}}},
 		"is restarted": {0.5, 300, func(w *shop, now bool) {
@@ -297,11 +302,11 @@ func (w *shop) is(state byte, now bool) {
 	}
 }
 
-// held lets the gate hold a thread, if the server is under the hook.
-func (w *shop) held(now bool) {
+// noted lets a thread begin or end to be held by the gate, or to wait for its GPU, if the server is under the hook.
+func (w *shop) noted(now bool, begin wire.EventKind) {
 	if w.hook {
 		w.stands = now
-		w.ranks[0].by(2, w.at, []wire.EventKind{wire.EventReleased, wire.EventHeld}[truth(now)], 0)
+		w.ranks[0].by(2, w.at, begin+wire.EventKind(1-truth(now)), 0) // a kind that ends follows the one that begins
 	}
 }
 
