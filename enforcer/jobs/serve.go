@@ -79,7 +79,8 @@ type server struct {
 	got     int64    // when it last got on, or could not, CLOCK_MONOTONIC, ns
 	seen    int64    // when it was last looked at, even if in vain, likewise
 	clients []client // that wait
-	first   *client  // of them that should not; nil: none
+	first   *client  // of them that should not, or that did at the look before; nil: none
+	gap     bool     // none waits now; one may give up before the next one comes
 	since   int64    // when there was none last, or the server got on, likewise; 0: there is none
 	longest time.Duration
 }
@@ -312,7 +313,7 @@ func (s *server) see(now *view, went, can bool, at int64) {
 	if went || !can {
 		s.got = at
 	}
-	before := s.clients
+	before, first := s.clients, s.first
 	s.clients, s.first, s.seen, s.listens = nil, nil, at, s.listens || now.listens
 	for _, in := range now.inputs {
 		c := client{input: in, since: at}
@@ -326,6 +327,9 @@ func (s *server) see(now *view, went, can bool, at int64) {
 		if s.clients = append(s.clients, c); !c.spare && (s.first == nil || c.since < s.first.since) {
 			s.first = &c
 		}
+	}
+	if s.gap = s.first == nil && !s.gap; s.gap {
+		s.first = first
 	}
 	if s.since = max(cmp.Or(s.since, at), s.got); s.first == nil {
 		s.since = 0

@@ -198,10 +198,10 @@ func TestStuckServers(t *testing.T) {
 	for n := range *serverStuck {
 		kind := kinds[n%len(kinds)]
 		w := newShop(t, *serverSeed*1e6+uint64(n), trades[kind.style])
-		w.rate, w.leaves = []float64{0.1, 0.5, 2}[w.IntN(3)], []float64{20, 60}[w.IntN(2)]
 		if early := w.serves(200 + w.IntN(400)); w.told != "" {
 			t.Fatalf("%s: %q is told after %d s of service", kind.name, w.told, early)
 		}
+		w.rate, w.leaves = []float64{0.1, 0.5, 2}[w.IntN(3)], []float64{20, 60}[w.IntN(2)]
 		kind.stuck(w)
 		for w.second(); len(w.requests) == 0; {
 			w.second()
@@ -342,8 +342,21 @@ func init() {
 			}()
 		}
 		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-			mode.Store(lines.Text())
-			fmt.Println("it is", lines.Text())
+			if mode.Store(lines.Text()); lines.Text() == "many" { // files, and then a port
+				for range maxOpen / 2 {
+					if _, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0); err != nil {
+						return err
+					}
+				}
+				l, err := net.Listen("tcp", "127.0.0.1:0")
+				if err != nil {
+					return err
+				}
+				fmt.Println(l.Addr())
+				defer l.Close()
+				continue
+			}
+			fmt.Println("it is")
 		}
 		return nil
 	})
@@ -362,7 +375,7 @@ func TestARealServer(t *testing.T) {
 	address, pid := says(), c.Process.Pid
 	says()
 	port := address[strings.LastIndex(address, ":")+1:]
-	be := func(mode string) { fmt.Fprintln(in, mode); says() }
+	be := func(mode string) string { fmt.Fprintln(in, mode); return says() }
 	send := func(network, address string) net.Conn {
 		conn := fixture.Value(net.Dial(network, address))(t)
 		t.Cleanup(func() { _ = conn.Close() })
@@ -408,6 +421,9 @@ func TestARealServer(t *testing.T) {
 		send("tcp", address)
 		send("unix", path)
 	}
-	waits("connections at \""+path+"\" are not accepted", "connections at port "+port+" are not accepted",
-		"what clients sent to \""+path+"\" is not read", "what clients sent to port "+port+" is not read")
+	all := []string{"connections at \"" + path + "\" are not accepted", "connections at port " + port + " are not accepted",
+		"what clients sent to \"" + path + "\" is not read", "what clients sent to port " + port + " is not read"}
+	waits(all...)
+	send("tcp", be("many")) // sockets after so many files are not looked at
+	waits(all...)
 }
