@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -426,4 +427,21 @@ func TestARealServer(t *testing.T) {
 	waits(all...)
 	send("tcp", be("many")) // sockets after so many files are not looked at
 	waits(all...)
+}
+
+// TestAServerInAContainer looks at the sockets of another user's process in a network namespace of its own.
+func TestAServerInAContainer(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root starts such a process")
+	}
+	c := exec.CommandContext(t.Context(), "/proc/self/exe", append(worker.Begins(serveHere), "@serve")...)
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	in, out := fixture.Value(c.StdinPipe())(t), fixture.Value(c.StdoutPipe())(t)
+	fixture.Must(t, c.Start())
+	t.Cleanup(func() { _ = in.Close(); _ = c.Wait() })
+	fixture.Must(t, fixture.Error(fmt.Fscan(out, new(string), new(string))))
+	s, err := ask("/proc", procs.Whose("/proc", c.Process.Pid), []int{c.Process.Pid})
+	fixture.Must(t, err)
+	fixture.EqualSlices(t, s.Listeners, []int{c.Process.Pid, c.Process.Pid}, "it listens:")
 }
