@@ -22,8 +22,9 @@ import (
 //   - Meanwhile the server does nothing: it calls no driver, its GPU has no work of it, and its processes on GPUs and
 //     those that they started hardly compute, read or write. An API may answer others, and does not compute all the time.
 //   - That lasts for unreadFor, and as much longer as it ever did before the server went on, at most mostUnread.
-//   - The input came after the server was first seen, and had worked on its GPU: before that, it may load. Bytes beside
-//     which the server has gone on for unreadFor are not meant to be read.
+//   - The input came settleFor after the server was first seen, and after it had worked on its GPU: before that, it may
+//     load. A connection beside which the server has gone on for unreadFor is not awaited: ranks of NCCL send each other
+//     what has no answer.
 //   - The server can go on: none of its processes is stopped or traced, waits for a disk, is held by a quota or by us,
 //     or waits for its GPU, which endless.go judges.
 //
@@ -68,6 +69,7 @@ type job struct{ tenant, workload string }
 type server struct {
 	of      GPUProcess // the first of its processes with a GPU
 	listens bool
+	born    int64    // when it was first seen, CLOCK_MONOTONIC, ns
 	looked  int64    // CLOCK_MONOTONIC, ns
 	use     use      // at that time, as in a view
 	work    use      // likewise
@@ -266,7 +268,7 @@ func (o *Observer) serve(at int64, views []view) {
 		}
 		s := o.serving.all[v.parent]
 		if s == nil {
-			s = &server{}
+			s = &server{born: at}
 		}
 		s.of, all[v.parent] = v.on[0], s
 		went, can := s.goes(o, &v, at)
@@ -320,7 +322,8 @@ func (s *server) see(now *view, went, can bool, at int64) {
 		if i := slices.IndexFunc(before, func(c client) bool { return c.input == in }); i >= 0 {
 			c = before[i]
 		}
-		c.spare = c.spare || !s.worked || s.looked == 0 || went && in.How == unread && at-c.since >= int64(unreadFor)
+		c.spare = c.spare || !s.worked || at-s.born < int64(settleFor) ||
+			went && in.How != unaccepted && at-c.since >= int64(unreadFor)
 		if in.How == unaccepted && slices.ContainsFunc(before, in.accepted) {
 			c.spare = false
 		}

@@ -16,15 +16,11 @@ import (
 // A server of each kind prints its port, and the PID of what would use the GPU. It answers until a client asks for
 // stop. At that request it stands where the line has a # here.
 const servers = `
-import asyncio, http.server, os, socket, socketserver, sys, threading
+import asyncio, http.server, os, socket, sys, threading
 lock = threading.Lock()
 lock.acquire()
 silent = socket.create_server(("127.0.0.1", 0))
 peer = socket.create_connection(silent.getsockname())
-
-def says(port, pid=os.getpid()):
-    print(port, pid, flush=True)
-
 class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
@@ -33,22 +29,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
             waits()
         self.send_response(200)
         self.end_headers()
-
 def waits_for_lock():
     lock.acquire()  # here lock
-
 def waits_for_peer():
     peer.recv(1)  # here peer
-
 def asks_peer():
     peer.settimeout(600)
     peer.recv(1)  # here slow peer
-
 def flask(server):
     s = server(("127.0.0.1", 0), Handler)
-    says(s.server_address[1])
+    print(s.server_address[1], engine, flush=True)
     s.serve_forever()
-
 async def serves(act):
     async def one(r, w):
         text = await r.readuntil(b"\r\n\r\n")
@@ -57,15 +48,12 @@ async def serves(act):
         w.write(b"HTTP/1.0 200 OK\r\n\r\n")
         w.close()
     s = await asyncio.start_server(one, "127.0.0.1", 0)
-    says(s.sockets[0].getsockname()[1], engine)
+    print(s.sockets[0].getsockname()[1], engine, flush=True)
     await s.serve_forever()
-
 async def never():
     await asyncio.get_running_loop().create_future()
-
 async def blocks():
     lock.acquire()  # here loop
-
 engine = os.getpid()
 kind = sys.argv[1]
 waits = {"peer": waits_for_peer, "slow peer": asks_peer}.get(kind, waits_for_lock)
