@@ -236,6 +236,13 @@ func TestPausesOfServersAreUsual(t *testing.T) {
 		w.stands = false
 		fixture.Equal(t, w.told, pause.told, "in a pause of %d s:", pause.seconds)
 	}
+	w = newShop(t, 4, trades[1])
+	w.serves(100)
+	for w.rate, w.leaves, w.stands, w.requests = 0, 22, true, nil; w.now < 250 && w.told == ""; w.serves(30) {
+		w.next++
+		w.requests = append(w.requests, request{w.next, w.now, 1, true})
+	}
+	fixture.Equal(t, w.told, "unread", "while clients give up, and come back later:")
 }
 
 // TestHealthyServers tells nothing of servers that wait, load, compile, pause, or are made to stand still. Each life
