@@ -22,9 +22,9 @@ import (
 //   - Meanwhile the server does nothing: it calls no driver, its GPU has no work of it, and its processes on GPUs and
 //     those that they started hardly compute, read or write. An API may answer others, and does not compute all the time.
 //   - That lasts for unreadFor, and as much longer as it ever did before the server went on, at most mostUnread.
-//   - The input came settleFor after the server was first seen, and after it had worked on its GPU: before that, it may
-//     load. A connection beside which the server has gone on for unreadFor is not awaited: ranks of NCCL send each other
-//     what has no answer.
+//   - The input came settleFor after the server was first seen, and after it had worked on its GPU: before, it may load.
+//     A connection beside which the server has gone on for unreadFor is not awaited: ranks of NCCL send each other what
+//     has no answer.
 //   - The server can go on: none of its processes is stopped or traced, waits for a disk, is held by a quota or by us,
 //     or waits for its GPU, which endless.go judges.
 //
@@ -76,14 +76,13 @@ type server struct {
 	used    float64  // seconds of GPUs
 	called  int64    // last call of the driver, or work on the GPU, CLOCK_MONOTONIC, ns
 	worked  bool     // on a GPU, ever
-	took    bool     // input, or there was none
 	blocked int      // looks in a row at which it waited for a disk
 	got     int64    // when it last got on, or could not, CLOCK_MONOTONIC, ns
 	seen    int64    // when it was last looked at, even if in vain, likewise
 	clients []client // that wait
 	first   *client  // of them that should not, or that did at the look before; nil: none
 	gap     bool     // none waits now; one may give up before the next one comes
-	since   int64    // when there was none last, or the server got on, likewise; 0: there is none
+	since   int64    // since then one waits, and the server has not got on, likewise; 0: none waits
 	longest time.Duration
 }
 
