@@ -98,6 +98,18 @@ const (
 	aloneFor   = 5 * time.Minute  // after one ended whose last collectives are not known: another may compute alone (TestUnhookedWithin)
 )
 
+// When a server is stuck: see serve.go.
+const (
+	serveEvery = 10 * time.Second // from one look at a server to the next (TestStuckServers)
+	unreadFor  = 30 * time.Second // in which input waits and the server does nothing (TestStuckServers)
+	mostUnread = 10 * time.Minute // with the longest time that it did so before it went on (no test)
+	someCPU    = 20               // hundredths of a second of processors in each second, which count as doing something (TestHealthyServers)
+	muchCPU    = 80               // likewise, of an API with them (TestStuckServers)
+	someMoved  = 1 << 20          // bytes read and written in each second, which do (no test)
+	someGPU    = 0.05             // seconds of a GPU between two looks, which do (no test)
+	answers    = 2000             // ms in which an API that needs no engine answers (no test)
+)
+
 // What is remembered and shown at most.
 const (
 	maxProcesses     = 1024             // processes that are observed (TestBoundaries)
@@ -107,5 +119,10 @@ const (
 	maxPlaces        = 4                // of the ranks of a deadlock that are told (TestDeadlocks)
 	maxFamily        = 256              // processes of a family that are looked at, and threads of each (no test)
 	maxOpen          = 4096             // files and threads of a process that NCCL may ask (no test)
+	mostServers      = 64               // that are looked at (no test)
+	mostSame         = 8                // of them, of a workload (no test)
+	maxInputs        = 256              // sockets of a server at which clients wait (no test)
+	maxAskers        = 5                // children that look at sockets, with those that the kernel holds (no test)
+	maxName          = 64               // bytes of the path of a socket (no test)
 	maxRefusals      = 64               // reasons not to ask that the log has: a process names its own version (TestBoundaries)
 )

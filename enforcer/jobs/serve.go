@@ -32,18 +32,6 @@ import (
 // of HTTP/2, of TLS and of pools of connections have; a server that was stuck when the agent began; one that spins.
 // A client that sends half of its first request to an idle server looks as if it waited.
 
-const (
-	serveEvery  = 10 * time.Second // a server is looked at
-	unreadFor   = 30 * time.Second
-	mostUnread  = 10 * time.Minute
-	mostServers = 64
-	mostSame    = 8       // of a workload
-	someCPU     = 20      // hundredths of a second, in each second
-	muchCPU     = 80      // likewise, of an API with them
-	someMoved   = 1 << 20 // bytes, likewise
-	someGPU     = 0.05    // seconds, between two looks
-)
-
 // serving is what is known of servers.
 type serving struct {
 	all    map[parent]*server

@@ -43,13 +43,7 @@ type sockets struct {
 	Inputs    []input `json:"inputs"`
 }
 
-const (
-	askSockets = "ask-sockets"
-	maxInputs  = 256
-	maxAskers  = 5
-	answers    = 2000 // ms in which an API that needs no engine answers
-	maxName    = 64   // bytes of a path
-)
+const askSockets = "ask-sockets"
 
 // asker are the children that ask.
 var asker = worker.Kind{Command: worker.Begins(askSockets), Running: 1, Children: maxAskers, Limit: 2 * time.Second,
