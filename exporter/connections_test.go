@@ -168,7 +168,7 @@ func TestStreamsOfAConnectionAreBounded(t *testing.T) {
 	}
 	ask() // who asks at once before there is a connection makes one for each request, which are too many
 	var asking sync.WaitGroup
-	for range 10 * maxStreams {
+	for range 3 * maxStreams { // net/http closes a connection with 5 times as many: its handlers may end late
 		asking.Go(ask)
 	}
 	asking.Wait()
