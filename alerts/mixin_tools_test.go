@@ -33,9 +33,7 @@ func mixin(t *testing.T, config string) (m vendored) {
 	var said strings.Builder
 	cmd.Stderr = &said
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, &said)
-	}
+	fixture.Stop(t, err != nil, "%v: %s", err, &said)
 	fixture.Must(t, json.Unmarshal(out, &m))
 	return m
 }
@@ -57,9 +55,8 @@ func TestMixin(t *testing.T) {
 	}
 	for _, g := range slices.Concat(m.Alerts.Groups, m.Rules.Groups) {
 		name := g["name"].(string)
-		if !reflect.DeepEqual(g, want[name]) {
-			t.Errorf("the group %s differs from the file's, or is there twice", name)
-		}
+		fixture.If(t, !reflect.DeepEqual(g, want[name]),
+			"the group %s differs from the file's, or is there twice", name)
 		delete(want, name)
 	}
 	for name := range want {
@@ -69,9 +66,8 @@ func TestMixin(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "rules.yml")
 		text := fixture.Value(yaml.Marshal(map[string]any{"groups": part.Groups}))(t)
 		fixture.Must(t, os.WriteFile(path, text, 0o644))
-		if out, err := exec.Command("promtool", "check", "rules", path).CombinedOutput(); err != nil {
-			t.Errorf("promtool: %v\n%s", err, out)
-		}
+		out, err := exec.Command("promtool", "check", "rules", path).CombinedOutput()
+		fixture.If(t, err != nil, "promtool: %v\n%s", err, out)
 	}
 	boards, err := filepath.Glob("../dashboards/gpusteward-*.json")
 	if err != nil || len(boards) != len(m.Dashboards) {
@@ -81,9 +77,7 @@ func TestMixin(t *testing.T) {
 		text := fixture.Value(os.ReadFile(path))(t)
 		var board any
 		fixture.Must(t, json.Unmarshal(text, &board))
-		if !reflect.DeepEqual(board, m.Dashboards[filepath.Base(path)]) {
-			t.Errorf("%s differs in the mixin", path)
-		}
+		fixture.If(t, !reflect.DeepEqual(board, m.Dashboards[filepath.Base(path)]), "%s differs in the mixin", path)
 	}
 }
 
@@ -111,9 +105,7 @@ func TestPromtool(t *testing.T) {
 	t.Parallel()
 	for pattern, command := range map[string]string{"*.rules.yml": "check", "*.rules.test.yml": "test"} {
 		files, err := filepath.Glob(pattern)
-		if err != nil || len(files) < 3 {
-			t.Fatalf("%s: %q, %v", pattern, files, err)
-		}
+		fixture.Stop(t, err != nil || len(files) < 3, "%s: %q, %v", pattern, files, err)
 		for _, name := range files {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

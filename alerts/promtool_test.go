@@ -159,9 +159,8 @@ func TestLevelsWithDifferentWaits(t *testing.T) {
 			"nvgpu_temperature_margin_celsius <= 0\nor\nnvgpu_temperature_margin_celsius and " +
 				"(count_over_time((nvgpu_temperature_margin_celsius <= 0)[1m:10s]) >= 6)", 0},
 	} {
-		if expr, wait := either(c.levels); expr != c.expr || wait != c.wait {
-			t.Errorf("%s for %v, want %s for %v", expr, wait, c.expr, c.wait)
-		}
+		expr, wait := either(c.levels)
+		fixture.If(t, expr != c.expr || wait != c.wait, "%s for %v, want %s for %v", expr, wait, c.expr, c.wait)
 	}
 }
 

@@ -33,14 +33,10 @@ func TestRunbookAnchors(t *testing.T) {
 		pointed[at] = true
 	}
 	for s := range sections {
-		if !pointed[s] {
-			t.Errorf("no alert points to the section %s of the runbook", s)
-		}
+		fixture.If(t, !pointed[s], "no alert points to the section %s of the runbook", s)
 	}
 	for _, c := range health.Checks() { // the agent's alerts point there, too
-		if c.Alert != "" && sections[strings.ToLower(c.Alert)] != 1 {
-			t.Errorf("%s is not in the runbook", c.Alert)
-		}
+		fixture.If(t, c.Alert != "" && sections[strings.ToLower(c.Alert)] != 1, "%s is not in the runbook", c.Alert)
 	}
 }
 
@@ -56,9 +52,7 @@ func TestTextsDoNotRepeat(t *testing.T) {
 		causes[s.alert] = s.cause
 	}
 	for _, r := range allRules() {
-		if r.description == "" {
-			t.Errorf("%s of %v lacks a sentence of its own: Rule", r.alert, r.severity)
-		}
+		fixture.If(t, r.description == "", "%s of %v lacks a sentence of its own: Rule", r.alert, r.severity)
 		summary := unplaced.ReplaceAllString(r.summary, "")
 		texts := [][]string{{summary, r.action, causes[r.alert]}, {r.description, r.action, causes[r.alert]}}
 		if !strings.Contains(r.description, "{{ ") {
@@ -102,9 +96,8 @@ func TestGolden(t *testing.T) { fixture.GoldenFiles(t, "*.yml", Files()) }
 func TestServiceLevelsPageNobody(t *testing.T) {
 	t.Parallel()
 	for _, r := range sloRules() {
-		if r.severity != incident.Warning || r.window == "" || r.check != "" {
-			t.Errorf("%s of %s is %v", r.alert, r.window, r.severity)
-		}
+		fixture.If(t, r.severity != incident.Warning || r.window == "" || r.check != "",
+			"%s of %s is %v", r.alert, r.window, r.severity)
 	}
 }
 

@@ -104,9 +104,8 @@ func evaluate(t *testing.T, series string, looks []look) [][]naming {
 	out, _ := exec.Command("promtool", "test", "rules", filepath.Join(dir, "test.yml")).CombinedOutput()
 	found := regexp.MustCompile(`(?s)expr: "(?:[^"\\]|\\.)*", time: [^\n]*\n\s*exp:[^\n]*\n\s*got:\s?([^\n]*)`).
 		FindAllStringSubmatch(string(out), -1)
-	if len(found) != len(looks) {
-		t.Fatalf("promtool answers %d of %d questions:\n%.3000s", len(found), len(looks), out)
-	}
+	fixture.Stop(t, len(found) != len(looks),
+		"promtool answers %d of %d questions:\n%.3000s", len(found), len(looks), out)
 	all := make([][]naming, len(looks))
 	for i, f := range found {
 		all[i] = namings(f[1])
@@ -197,9 +196,8 @@ func TestStragglersAreNamed(t *testing.T) {
 	}
 	t.Logf("%d of %d injections are named within %.0f s, %d later because of a checkpoint; %d times another rank is named",
 		named, *injections, within, late, wrong)
-	if (named+late)*100 < *injections*99 || named*100 < *injections*97 || wrong*100 > *injections {
-		t.Error("too few, or wrong")
-	}
+	fixture.If(t, (named+late)*100 < *injections*99 || named*100 < *injections*97 || wrong*100 > *injections,
+		"too few, or wrong")
 }
 
 // A kind of jobs is a change of the usual one.

@@ -161,9 +161,8 @@ func ends(t *testing.T, f func(context.Context) error, after time.Duration) {
 	t.Helper()
 	ended := call(t, f)
 	hosttest.Advance(after)
-	if err, done := ended(); err != nil || !done {
-		t.Fatalf("after %v it has ended: %v, with %v", after, done, err)
-	}
+	err, done := ended()
+	fixture.Stop(t, err != nil || !done, "after %v it has ended: %v, with %v", after, done, err)
 }
 
 func TestDrainReleasesAndResumeReopens(t *testing.T) {
@@ -190,9 +189,8 @@ func TestDrainReleasesAndResumeReopens(t *testing.T) {
 			hosttest.Want(t, h, 1, collectors.Drained, "")
 			if again := call(t, h.Drain); again != nil {
 				synctest.Wait()
-				if err, done := again(); err != nil || !done {
-					t.Errorf("a second drain: %v, %v", err, done)
-				}
+				err, done := again()
+				fixture.If(t, err != nil || !done, "a second drain: %v, %v", err, done)
 			}
 			ends(t, h.Resume, 2*time.Second)
 			hosttest.Want(t, h, float64(round+2), collectors.NVMLGeneration, "")

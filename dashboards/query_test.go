@@ -103,9 +103,8 @@ func startAgent(t *testing.T) string {
 	t.Helper()
 	dir := fixture.ShortDir(t)
 	program, config, address := filepath.Join(dir, "gpusteward"), filepath.Join(dir, "config.yml"), fixture.FreeAddress(t)
-	if out, err := exec.Command("go", "build", "-o", program, "..").CombinedOutput(); err != nil {
-		t.Fatalf("build the agent: %v\n%s", err, out)
-	}
+	out, err := exec.Command("go", "build", "-o", program, "..").CombinedOutput()
+	fixture.Stop(t, err != nil, "build the agent: %v\n%s", err, out)
 	fixture.Must(t, os.WriteFile(config, []byte(agentConfig), 0o644))
 	launch(t, "http://"+address+"/-/ready", exec.Command(program, "--demo=testdata/host.yml", "--config.file="+config,
 		"--state.dir="+filepath.Join(dir, "state"), "--runtime.dir="+dir, "--web.listen-address="+address))

@@ -97,9 +97,8 @@ func executed(t *testing.T, o ExecOptions, env ...string) (status int, out, errs
 	var stdout, stderr bytes.Buffer
 	cmd := executing(t, o, env...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); cmd.ProcessState == nil {
-		t.Fatal(err)
-	}
+	err := cmd.Run()
+	fixture.Stop(t, cmd.ProcessState == nil, "%v", err)
 	return cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()
 }
 
@@ -118,9 +117,8 @@ func build(t *testing.T, name, source string, flags ...string) string {
 	path := filepath.Join(t.TempDir(), name)
 	cmd := exec.Command("gcc", append([]string{"-x", "c", "-o", path, "-", "-xnone"}, flags...)...)
 	cmd.Stdin = strings.NewReader(source)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	fixture.Stop(t, err != nil, "%v\n%s", err, out)
 	return path
 }
 

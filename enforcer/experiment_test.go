@@ -64,9 +64,8 @@ func stats(t *testing.T, b *worker) wire.Stats {
 	t.Helper()
 	b.Tell("stats")
 	var s wire.Stats
-	if err := json.Unmarshal([]byte(strings.TrimPrefix(b.hear(t, time.Minute, "stats "), "stats ")), &s); err != nil {
-		t.Fatalf("read the broker's statistics: %v", err)
-	}
+	err := json.Unmarshal([]byte(strings.TrimPrefix(b.hear(t, time.Minute, "stats "), "stats ")), &s)
+	fixture.Stop(t, err != nil, "read the broker's statistics: %v", err)
 	return s
 }
 

@@ -87,9 +87,8 @@ func nothingHangs(t *testing.T, h *host, recipe string) {
 		w := h.start(t, name, fixture.Given(t, "GS_RECIPES", "hook/build/stub/recipes"), recipe, strconv.Itoa(rounds[recipe]),
 			"--deadline=5")
 		said := w.hear(t, 2*time.Minute, "done", "hung")
-		if _, err := fmt.Sscanf(said, "done "+recipe+" %d %g", new(int), &seconds); err != nil {
-			t.Fatalf("tenant %q: %s", name, said)
-		}
+		fixture.Stop(t, fixture.Error(fmt.Sscanf(said, "done "+recipe+" %d %g", new(int), &seconds)) != nil,
+			"tenant %q: %s", name, said)
 		return seconds
 	}
 	beside := func(other string) *worker {

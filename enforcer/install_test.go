@@ -62,9 +62,8 @@ func TestInstall(t *testing.T) {
 	fixture.If(t, err != nil || !strings.Contains(string(text), `"LD_PRELOAD=`+installed+`"`) ||
 		!strings.Contains(string(text), `"GPUSTEWARD_SOCKET=/run/x/broker.sock"`), "%s, %v", text, err)
 	for _, d := range []string{dir, o.CDI} {
-		if left, err := filepath.Glob(d + "/*.new"); err != nil || len(left) > 0 {
-			t.Errorf("%q, %v are left over", left, err)
-		}
+		left, err := filepath.Glob(d + "/*.new")
+		fixture.If(t, err != nil || len(left) > 0, "%q, %v are left over", left, err)
 	}
 }
 

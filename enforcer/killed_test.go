@@ -73,9 +73,8 @@ func (a *agent) killedInCycles(w *worker, works func(cycle int)) {
 	for i := range *killings {
 		order, phase := "suspend", "suspending"
 		if i%2 == 1 {
-			if err := a.order(order, pid); err != nil {
-				t.Fatalf("cycle %d: %v", i, err)
-			}
+			err := a.order(order, pid)
+			fixture.Stop(t, err != nil, "cycle %d: %v", i, err)
 			order, phase = "resume-process", "resuming"
 		}
 		ended := make(chan error, 1)
@@ -113,9 +112,8 @@ func (a *agent) killedInCycles(w *worker, works func(cycle int)) {
 			return settled == "" || settled == string(suspend.Suspended)
 		})
 		if settled != "" {
-			if err := a.order("resume-process", pid); err != nil {
-				t.Errorf("cycle %d: %v", i, err)
-			}
+			err := a.order("resume-process", pid)
+			fixture.If(t, err != nil, "cycle %d: %v", i, err)
 		}
 		works(i)
 		t.Logf("cycle %d: it lives", i)

@@ -44,9 +44,8 @@ func TestAnotherDriverIsFound(t *testing.T) {
 	fixture.If(t, charged["alone"] > 0 || charged["beside"] == 0,
 		"charged are %v: this is not what was to be found", charged)
 	for _, name := range []string{"honest", "another"} {
-		if found := g.found(name); len(found) > 0 || g.told(name) != nil {
-			t.Errorf("the enforcer finds %[2]v of %[1]s", name, found)
-		}
+		found := g.found(name)
+		fixture.If(t, len(found) > 0 || g.told(name) != nil, "the enforcer finds %[2]v of %[1]s", name, found)
 	}
 }
 

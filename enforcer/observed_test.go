@@ -298,9 +298,8 @@ static void *go_on(void *none) { for (;;) pause(); }
 int main(void) { pthread_t other; pthread_create(&other, 0, go_on, 0); pthread_exit(0); }`
 	fixture.Must(t, os.WriteFile(filepath.Join(dir, "headless.c"), []byte(source), 0o600))
 	program := filepath.Join(dir, "headless")
-	if out, err := exec.Command("gcc", "-pthread", "-o", program, program+".c").CombinedOutput(); err != nil {
-		t.Fatalf("build it: %v %s", err, out)
-	}
+	out, err := exec.Command("gcc", "-pthread", "-o", program, program+".c").CombinedOutput()
+	fixture.Stop(t, err != nil, "build it: %v %s", err, out)
 	cmd := exec.Command(program)
 	fixture.Must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })

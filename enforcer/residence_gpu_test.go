@@ -190,9 +190,8 @@ func killedEnforcer(t *testing.T, tenant string) {
 		}
 	})
 	a.killedInCycles(w, func(i int) { ask(w, fmt.Sprint("go ", steps), fmt.Sprint("did ", (i+1)*steps)) })
-	if got := ask(w, "hash", "hash"); got != want {
-		t.Errorf("its state is %s, and that of its twin %s", got, want)
-	}
+	got := ask(w, "hash", "hash")
+	fixture.If(t, got != want, "its state is %s, and that of its twin %s", got, want)
 }
 
 // TestGPURests has a program let the GPU rest for two seconds after each step: alone,

@@ -79,10 +79,8 @@ func TestSendingHasItsOwnTimeout(t *testing.T) {
 		g := newGate()
 		p := overPipes(t, server(t, func(o *Options) { o.Samples = g.samples }))
 		c := p.dial("192.0.2.1")
-		if _, err := io.WriteString(c,
-			"GET /metrics HTTP/1.1\r\nHost: a\r\n"+scrapeTimeout+": 60\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, fixture.Error(io.WriteString(c,
+			"GET /metrics HTTP/1.1\r\nHost: a\r\n"+scrapeTimeout+": 60\r\n\r\n")))
 		time.Sleep(2 * sendTimeout)
 		close(g.opened)
 		time.Sleep(sendTimeout / 2)

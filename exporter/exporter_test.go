@@ -72,9 +72,8 @@ func TestEventsAreServedAsTheyCome(t *testing.T) {
 		o.Events = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			for text := range more {
 				io.WriteString(w, r.URL.RawQuery+" "+text+"\n")
-				if err := http.NewResponseController(w).Flush(); err != nil {
-					t.Error(err)
-				}
+				err := http.NewResponseController(w).Flush()
+				fixture.If(t, err != nil, "%v", err)
 			}
 		})
 	})

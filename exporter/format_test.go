@@ -361,9 +361,8 @@ func TestOpenMetricsHasUnits(t *testing.T) {
 			t.Errorf("%s, a %q, has the unit %q, want %q", name, types[name], units[name], want)
 		}
 	}
-	if len(units) < 30 || strings.Contains(request(s, http.MethodGet, "/metrics").Body.String(), "# UNIT") {
-		t.Errorf("%d families have units", len(units))
-	}
+	fixture.If(t, len(units) < 30 || strings.Contains(request(s, http.MethodGet, "/metrics").Body.String(), "# UNIT"),
+		"%d families have units", len(units))
 }
 
 // durations is a histogram with values next to each other and far apart.

@@ -31,9 +31,8 @@ func TestPage(t *testing.T) {
 	for _, path := range []string{"/nonexistent", "/metrics/", "/metrics/dcgm/", "/api/v1/", "/-/", "/-/nonexistent",
 		"/debug/pprof/", "/page/", "/page/index.html", "/page/0123456789abcdef/app.js",
 		"/page/" + pageHash() + "/package.json", "/page/" + pageHash() + "/../app.js"} {
-		if w := request(s, http.MethodGet, path); w.Code == http.StatusOK {
-			t.Errorf("%s is served: %s", path, w.Body)
-		}
+		w := request(s, http.MethodGet, path)
+		fixture.If(t, w.Code == http.StatusOK, "%s is served: %s", path, w.Body)
 	}
 }
 

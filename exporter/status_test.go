@@ -183,8 +183,7 @@ func TestWatchOutlivesARestartOfTheAgent(t *testing.T) {
 		t.Errorf("two frames and an error are\n%q", text)
 	}
 	broken := errors.New("broken pipe")
-	if err := Status(t.Context(), StatusOptions{URL: agent.URL, Watch: true, every: time.Millisecond},
-		&pipeline{last: func() error { return broken }}); !errors.Is(err, broken) {
-		t.Errorf("without a reader, status returned %v", err)
-	}
+	err := Status(t.Context(), StatusOptions{URL: agent.URL, Watch: true, every: time.Millisecond},
+		&pipeline{last: func() error { return broken }})
+	fixture.If(t, !errors.Is(err, broken), "without a reader, status returned %v", err)
 }

@@ -98,9 +98,8 @@ func TestStepsBelongToTheCurrentWorkload(t *testing.T) {
 	none.job("w", "0", 0, 0)
 	wantSteps(t, "on two GPUs", told(&p, 0, both), 0.25, 2./3, 0)
 	wantSteps(t, "on one", told(&p, 2*time.Minute, one), 0.25, 1, 3./120)
-	if w := told(&p, 4*time.Minute, none); w.Steps != nil {
-		t.Errorf("without any, they are %+v", w.Steps)
-	}
+	w := told(&p, 4*time.Minute, none)
+	fixture.If(t, w.Steps != nil, "without any, they are %+v", w.Steps)
 }
 
 // TestStepIsThatOfTheSlowestGPU that steps; a server has none.

@@ -48,9 +48,8 @@ func (w *watcher) states(t *testing.T) (all []State) {
 		}
 		data, ok := strings.CutPrefix(message, "event: state\nretry: 1000\ndata: ")
 		var s State
-		if err := json.Unmarshal([]byte(data), &s); !ok || err != nil {
-			t.Fatalf("not a state: %q, %v", message, err)
-		}
+		err := json.Unmarshal([]byte(data), &s)
+		fixture.Stop(t, !ok || err != nil, "not a state: %q, %v", message, err)
 		all = append(all, s)
 	}
 	return all
@@ -86,17 +85,15 @@ func TestStreamSendsAStateEachSecond(t *testing.T) {
 		all := []*watcher{watch(t, s, nil), watch(t, s, nil), watch(t, s, nil)}
 		synctest.Wait()
 		for _, w := range all {
-			if got := w.states(t); len(got) != 1 || len(got[0].GPUs) != 2 {
-				t.Errorf("at once, a viewer is told %d states", len(got))
-			}
+			got := w.states(t)
+			fixture.If(t, len(got) != 1 || len(got[0].GPUs) != 2, "at once, a viewer is told %d states", len(got))
 		}
 		fixture.Equal(t, rendered.Load(), 1, "three viewers made … renderings")
 		time.Sleep(10*liveInterval + liveInterval/2)
 		synctest.Wait()
 		for _, w := range all {
-			if got := w.states(t); len(got) < 11 || len(got) > 12 {
-				t.Errorf("in ten seconds, a viewer was told %d states", len(got))
-			}
+			got := w.states(t)
+			fixture.If(t, len(got) < 11 || len(got) > 12, "in ten seconds, a viewer was told %d states", len(got))
 			fixture.Equal(t, w.header.Get("Content-Type"), "text/event-stream", "the stream is")
 		}
 		n := rendered.Load()

@@ -180,9 +180,8 @@ func fits(t *testing.T, width int, text string) {
 		line = strings.TrimSuffix(line, "\n")
 		n := utf8.RuneCountInString(line)
 		fixture.If(t, n > width, "%d columns, want at most %d: %q", n, width, line)
-		if strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			t.Errorf("not printable: %q", line)
-		}
+		fixture.If(t, strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }),
+			"not printable: %q", line)
 	}
 }
 
@@ -240,9 +239,8 @@ func FuzzNames(f *testing.F) {
 		fits(t, len(safe), safe)
 		var one, two any
 		fixture.Must(t, json.Unmarshal(text, &one))
-		if err := json.Unmarshal([]byte(safe), &two); err != nil || fmt.Sprint(one) != fmt.Sprint(two) {
-			t.Errorf("%q became %q, error %v", text, safe, err)
-		}
+		err := json.Unmarshal([]byte(safe), &two)
+		fixture.If(t, err != nil || fmt.Sprint(one) != fmt.Sprint(two), "%q became %q, error %v", text, safe, err)
 	})
 }
 

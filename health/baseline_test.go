@@ -73,9 +73,8 @@ func TestSettingsChangedByAnotherJob(t *testing.T) {
 		return o.turned
 	}
 	for i, jobs := range [][]string{{"a"}, {"a"}, {"a", "a"}} {
-		if got := at(i, jobs...); !got.IsZero() {
-			t.Errorf("%q at %d: turned at %v", jobs, i, got)
-		}
+		got := at(i, jobs...)
+		fixture.If(t, !got.IsZero(), "%q at %d: turned at %v", jobs, i, got)
 	}
 	if got := at(3, "b", "a"); !got.Equal(birth.Add(3 * time.Minute)) {
 		t.Errorf("one came: turned at %v", got)

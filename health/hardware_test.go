@@ -70,9 +70,8 @@ func TestHardwareIsRemembered(t *testing.T) {
 		fixture.If(t, !again.Hardware("GPU-0", time.Minute), "a restart of the agent forgets it")
 		time.Sleep(time.Minute)
 		fixture.If(t, again.Hardware("GPU-0", time.Minute), "after a minute it counts still")
-		if told := again.log.String(); strings.Contains(told, "statistics start again") {
-			t.Errorf("a restart that lost nothing says %s", told)
-		}
+		told := again.log.String()
+		fixture.If(t, strings.Contains(told, "statistics start again"), "a restart that lost nothing says %s", told)
 	})
 }
 

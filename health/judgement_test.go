@@ -52,9 +52,8 @@ func TestExitStatus(t *testing.T) {
 		text, status := c.j.Report("text", incident.Warning)
 		_, strict := c.j.Report("json", incident.Critical)
 		_, npd := c.j.Report("npd", incident.Warning)
-		if status != c.text || strict != c.strict || npd != c.npd || !strings.HasPrefix(text, c.word) {
-			t.Errorf("%s: exit status %d, %d, %d, want %d, %d, %d:\n%s", name, status, strict, npd, c.text, c.strict, c.npd, text)
-		}
+		fixture.If(t, status != c.text || strict != c.strict || npd != c.npd || !strings.HasPrefix(text, c.word),
+			"%s: exit status %d, %d, %d, want %d, %d, %d:\n%s", name, status, strict, npd, c.text, c.strict, c.npd, text)
 	}
 }
 

@@ -289,9 +289,8 @@ func TestWithoutAKernelLogTheDriverIsEnough(t *testing.T) {
 		m.pass(time.Minute)
 		m.Event(collectors.Event{Time: time.Now(), GPU: gpu.ID{Index: 0, UUID: "GPU-0"}, Type: "xid", Code: 79})
 		m.pass(time.Minute)
-		if got := m.alerts(); !strings.Contains(got, "GPULost") || strings.Contains(got, "TelemetryLoss") {
-			t.Errorf("%q", got)
-		}
+		got := m.alerts()
+		fixture.If(t, !strings.Contains(got, "GPULost") || strings.Contains(got, "TelemetryLoss"), "%q", got)
 	})
 }
 
@@ -353,9 +352,8 @@ func TestKernelLogIsRetried(t *testing.T) {
 			},
 			Log: slog.New(slog.NewTextHandler(&log, nil)),
 		}, Settings{})
-		if err := m.Run(ctx); err != nil || !slices.Equal(pauses, want) {
-			t.Errorf("pauses of %d s, want %d (%v)", pauses, want, err)
-		}
+		err := m.Run(ctx)
+		fixture.If(t, err != nil || !slices.Equal(pauses, want), "pauses of %d s, want %d (%v)", pauses, want, err)
 		fixture.Equal(t, strings.Count(log.String(), "the kernel's log cannot be read"), 3,
 			"it is logged … times:\n%s", log.String())
 	})

@@ -249,10 +249,9 @@ func TestHeldLevelIsInThePastTense(t *testing.T) {
 	worst := w.now.Add(-step)
 	w.steps(4, hotAt(-1))
 	f := w.engine.Findings()[0]
-	if want := "At its worst, at " + worst.Format("2006-01-02 15:04:05 UTC") +
-		": GPU 0 had -12 left."; f.State != incident.Unhealthy || f.Message != want {
-		t.Errorf("%v, %q; want %q", f.State, f.Message, want)
-	}
+	want := "At its worst, at " + worst.Format("2006-01-02 15:04:05 UTC") +
+		": GPU 0 had -12 left."
+	fixture.If(t, f.State != incident.Unhealthy || f.Message != want, "%v, %q; want %q", f.State, f.Message, want)
 	for _, a := range w.engine.Alerts(nil) {
 		if got := a.Annotations["description"]; a.Labels["severity"] == "warning" &&
 			!strings.HasPrefix(got, "GPU 0 has -1 left. At worst: -12, at ") {

@@ -32,9 +32,8 @@ func TestIntegratedCountersAgreeWithTheGauges(t *testing.T) {
 		pcie2, _ := hosttest.Get(t, h, PCIeBytes, "0", "rx")
 		share := (busy2 - busy) / 60
 		fixture.If(t, share < .9 || share > 1.01, "busy %v of the time under full load", share)
-		if ratio := (energy2 - energy) / integral; ratio < .97 || ratio > 1.03 {
-			t.Errorf("energy rose by %v J, power says %v", energy2-energy, integral)
-		}
+		ratio := (energy2 - energy) / integral
+		fixture.If(t, ratio < .97 || ratio > 1.03, "energy rose by %v J, power says %v", energy2-energy, integral)
 		fixture.If(t, pcie2-pcie <= 0 || math.Abs((pcie2-pcie)/traffic-1) > .001,
 			"PCIe counted %v bytes, the rates say %v", pcie2-pcie, traffic)
 	})

@@ -18,9 +18,8 @@ func TestEveryWrapperHasACaller(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	fixture.Must(t, os.MkdirAll(filepath.Join(dir, "sim", "stub"), 0o700))
-	if out, err := exec.CommandContext(t.Context(), "go", "run", "generate.go", dir).CombinedOutput(); err != nil {
-		t.Fatalf("generate: %v\n%s", err, out)
-	}
+	out, err := exec.CommandContext(t.Context(), "go", "run", "generate.go", dir).CombinedOutput()
+	fixture.Stop(t, err != nil, "generate: %v\n%s", err, out)
 	for _, name := range []string{"calls_gen.go", "entries_gen.h", "sim/stub/device_gen.go"} {
 		want, err1 := os.ReadFile(filepath.Join(dir, name))
 		got, err2 := os.ReadFile(name)

@@ -273,9 +273,8 @@ func TestSamplesAreFreed(t *testing.T) {
 	lib := fixture.Value(Open(l, calls, new(Caller)))(t)
 	g := fixture.Value(lib.Device(0))(t)
 	one, _ := g.Sampler(-1, 1)
-	if _, ret := g.Sampler(-1, 2); ret != nvml.SUCCESS {
-		t.Fatal(ret)
-	}
+	_, ret := g.Sampler(-1, 2)
+	fixture.Stop(t, ret != nvml.SUCCESS, "%v", ret)
 	one.Close()
 	fixture.Equal(t, freed, 2, "closing a sampler freed … samples")
 	g.Close()

@@ -98,9 +98,8 @@ func TestRecordsHaveAuthorAndTime(t *testing.T) {
 	l := fixture.Value(openRecords(path))(t)
 	first, ok1, _ := next(l)
 	second, ok2, _ := next(l)
-	if third, ok, err := next(l); !ok1 || !ok2 || ok || err != nil {
-		t.Fatalf("%v, %v, and then %+v, %v", ok1, ok2, third, err)
-	}
+	third, ok, err := next(l)
+	fixture.Stop(t, !ok1 || !ok2 || ok || err != nil, "%v, %v, and then %+v, %v", ok1, ok2, third, err)
 	if first.Text != "kernel" || !first.Kernel() || first.Sequence != 7 || second.Kernel() || second.Priority != 12 {
 		t.Errorf("%+v and %+v", first, second)
 	}
@@ -117,9 +116,8 @@ func pipe(t *testing.T) (*recordReader, func(string)) {
 	w := fixture.Value(os.OpenFile(path, os.O_WRONLY, 0))(t)
 	t.Cleanup(func() { w.Close() })
 	return l, func(text string) {
-		if _, err := w.WriteString(text); err != nil {
-			t.Error(err)
-		}
+		_, err := w.WriteString(text)
+		fixture.If(t, err != nil, "%v", err)
 	}
 }
 
@@ -245,9 +243,8 @@ func TestFormsOfFaults(t *testing.T) {
 		},
 	} {
 		want.Device, _ = ParsePCI(want.Address)
-		if got, ok := ParseFault(line); !ok || got != want {
-			t.Errorf("%q is\n%+v, want\n%+v", line, got, want)
-		}
+		got, ok := ParseFault(line)
+		fixture.If(t, !ok || got != want, "%q is\n%+v, want\n%+v", line, got, want)
 	}
 	// The kernel quotes text from users, but never at the beginning of a line.
 	for _, line := range []string{
@@ -255,9 +252,8 @@ func TestFormsOfFaults(t *testing.T) {
 		"NVRM: Xid (PCI:0000:9b:00): 99999999999999999999, x", "NVRM: Xid (PCI:9b:00): 79", "NVRM: Xid (PCI:0000:9b:00",
 		"nvidia-nvswitch: SXid (PCI:0000:9b:00): 1",
 	} {
-		if f, ok := ParseFault(line); ok {
-			t.Errorf("%q is %+v", line, f)
-		}
+		f, ok := ParseFault(line)
+		fixture.If(t, ok, "%q is %+v", line, f)
 	}
 }
 

@@ -82,9 +82,8 @@ func TestDockerBadAnswers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if names, err := Docker(serve(t, handler)).Containers(t.Context()); err == nil {
-				t.Errorf("no error, but %v", names)
-			}
+			names, err := Docker(serve(t, handler)).Containers(t.Context())
+			fixture.If(t, err == nil, "no error, but %v", names)
 		})
 	}
 	fixture.AtMost(t, sent, 64<<20, "bytes were read")
@@ -172,7 +171,6 @@ func TestKubeletLogs(t *testing.T) {
 	fixture.Must(t, fixture.Error(KubeletLogs(filepath.Join(dir, "_")).Containers(context.Background())))
 	plain := filepath.Join(t.TempDir(), "file")
 	os.WriteFile(plain, nil, 0o600)
-	if _, err := KubeletLogs(plain).Containers(context.Background()); err == nil {
-		t.Error("no error for a path that is not a directory")
-	}
+	fixture.If(t, fixture.Error(KubeletLogs(plain).Containers(context.Background())) == nil,
+		"no error for a path that is not a directory")
 }

@@ -60,9 +60,7 @@ func TestProcFS(t *testing.T) {
 	for _, pid := range []int{8, 0, -1} {
 		fixture.Equal(t, errors.Is(fixture.Error(proc.Open(pid)), ErrGone), true, "that it is gone")
 	}
-	if _, err := ProcFS(filepath.Join(root, "none")); err == nil {
-		t.Error("no error without a procfs")
-	}
+	fixture.If(t, fixture.Error(ProcFS(filepath.Join(root, "none"))) == nil, "no error without a procfs")
 }
 
 // TestEnvironmentThatHangs gives one up in time, as that of a process whose memory is locked.

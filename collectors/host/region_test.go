@@ -71,9 +71,8 @@ func TestReadRegionRefuses(t *testing.T) {
 	}
 	for name, b := range map[string][]byte{"empty": nil, "short": buildRegion(region)[:regionSize-1],
 		"magic": put(0, 1), "version": put(4, 2)} {
-		if r, err := ReadRegion(writeRegion(t, b)); err == nil {
-			t.Errorf("%s: no error, but %+v", name, r)
-		}
+		r, err := ReadRegion(writeRegion(t, b))
+		fixture.If(t, err == nil, "%s: no error, but %+v", name, r)
 	}
 	for name, c := range map[string]struct {
 		b                  []byte
@@ -96,9 +95,7 @@ func TestReadRegionRefuses(t *testing.T) {
 	os.Symlink(writeRegion(t, buildRegion(region)), link)
 	unix.Mkfifo(pipe, 0o600)
 	for _, path := range []string{link, pipe, dir, filepath.Join(dir, "none"), "/dev/zero"} {
-		if _, err := ReadRegion(path); err == nil {
-			t.Errorf("%s was read", path)
-		}
+		fixture.If(t, fixture.Error(ReadRegion(path)) == nil, "%s was read", path)
 	}
 }
 

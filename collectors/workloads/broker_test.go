@@ -194,9 +194,8 @@ func TestGoldenBooks(t *testing.T) {
 	fixture.Equal(t, len(got), len(out.Samples), "a scrape with duplicates is refused: the different series are")
 	fixture.Equal(t, fmt.Sprint(int(out.Failure), len(b.accepted)), "0 1", "after two passes, the failure and connections are")
 	for _, m := range metricsOf("broker") {
-		if !slices.ContainsFunc(out.Samples, func(s collectors.Sample) bool { return s.Metric == m }) {
-			t.Errorf("%v is declared but not put", m)
-		}
+		fixture.If(t, !slices.ContainsFunc(out.Samples, func(s collectors.Sample) bool { return s.Metric == m }),
+			"%v is declared but not put", m)
 	}
 }
 

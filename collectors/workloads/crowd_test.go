@@ -39,9 +39,8 @@ func TestCountersOfAReturningWorkloadContinue(t *testing.T) {
 					running[process.Workload.Key]++
 				}
 			}
-			if shown := hosttest.Of(h, WorkloadProcesses, "0", "workload"); !maps.Equal(shown, running) {
-				t.Fatalf("shown are %v, there are %v", shown, running)
-			}
+			shown := hosttest.Of(h, WorkloadProcesses, "0", "workload")
+			fixture.Stop(t, !maps.Equal(shown, running), "shown are %v, there are %v", shown, running)
 			now := hosttest.Of(h, WorkloadSM, "0", "workload")
 			for name := range counted {
 				left[name] = left[name] || now[name] == 0

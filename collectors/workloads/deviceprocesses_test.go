@@ -59,9 +59,8 @@ func TestDeviceProcessesAreThoseOfTheGPUs(t *testing.T) {
 			}
 			fixture.If(t, x.Process.Workload == nil || x.Process.Workload.Key != c.workload || x.Process.Start == 0,
 				"process %d is %+v of %v, want of %s", pid, x.Process, x.Process.Workload, c.workload)
-			if age := time.Since(x.At); age < 0 || age > time.Second {
-				t.Errorf("the driver was asked about process %d %v ago", pid, age)
-			}
+			age := time.Since(x.At)
+			fixture.If(t, age < 0 || age > time.Second, "the driver was asked about process %d %v ago", pid, age)
 		}
 		x, _ := held(t, all, 2101)
 		fixture.If(t, x.SM <= 0 || x.Busy <= 0 || time.Since(x.Sampled.Round(0)) > useEvery+useLag,

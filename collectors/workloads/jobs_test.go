@@ -94,14 +94,12 @@ func TestJobStepIsThatOfItsSlowestProcess(t *testing.T) {
 		`nvgpu_job_stepping{gpu="0",tenant="t",uuid="G",workload="v"}`:            0,
 		`nvgpu_job_step_median_seconds{gpu="0",tenant="t",uuid="G",workload="w"}`: 0.3,
 	} {
-		if v, shown := got[name]; !shown || v != want {
-			t.Errorf("%s is %v (shown: %v), want %v", name, v, shown, want)
-		}
+		v, shown := got[name]
+		fixture.If(t, !shown || v != want, "%s is %v (shown: %v), want %v", name, v, shown, want)
 	}
 	for _, name := range []string{"nvgpu_job_step_median_seconds", "nvgpu_job_step_seconds"} {
-		if _, shown := got[name+`{gpu="0",tenant="t",uuid="G",workload="v"}`]; shown {
-			t.Errorf("a job without steps has %s", name)
-		}
+		_, shown := got[name+`{gpu="0",tenant="t",uuid="G",workload="v"}`]
+		fixture.If(t, shown, "a job without steps has %s", name)
 	}
 }
 
@@ -148,8 +146,7 @@ func TestNobodysManyHideOthers(t *testing.T) {
 	got, _ := readJobs(t, newJobs(), time.Now(), s)
 	for _, name := range []string{`nvgpu_rank_collectives_total{communicator="c",gpu="0",rank="399",tenant="t",uuid="G",workload="few"}`,
 		`nvgpu_job_hang{gpu="0",rank="399",reason="absent",tenant="t",uuid="G",where="",workload="few"}`} {
-		if _, shown := got[name]; !shown {
-			t.Errorf("%s is hidden", name)
-		}
+		_, shown := got[name]
+		fixture.If(t, !shown, "%s is hidden", name)
 	}
 }

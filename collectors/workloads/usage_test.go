@@ -230,9 +230,8 @@ func TestUsageWindowsAreAdjacent(t *testing.T) {
 			return []nvml.ProcessUtilizationSample{did(7, newest, 50, 0, 0, 0)}, nvml.SUCCESS
 		}}
 		g := b.open(t)
-		if _, ret := u.ask(g, now); ret != nvml.SUCCESS {
-			t.Fatal(ret)
-		}
+		_, ret := u.ask(g, now)
+		fixture.Stop(t, ret != nvml.SUCCESS, "%v", ret)
 		first, sum := u.seen, time.Duration(0)
 		for now.Before(noon.Add(9 * time.Minute)) {
 			now = now.Add(between(100*time.Millisecond, 11*time.Second))

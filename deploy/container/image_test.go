@@ -40,9 +40,7 @@ func run(t *testing.T, dir string, command ...string) string {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%q: %v\n%s", command, err, out)
-	}
+	fixture.Stop(t, err != nil, "%q: %v\n%s", command, err, out)
 	return strings.TrimSpace(string(out))
 }
 
@@ -61,9 +59,7 @@ func standIn(t *testing.T) string {
 	}
 	root := filepath.Join(dir, "root-amd64")
 	debs, err := filepath.Glob(filepath.Join(dir, "*.deb"))
-	if err != nil || len(debs) != 6 {
-		t.Fatalf("%q, %v", debs, err)
-	}
+	fixture.Stop(t, err != nil || len(debs) != 6, "%q, %v", debs, err)
 	for _, deb := range debs {
 		run(t, dir, "dpkg-deb", "-x", deb, root)
 	}
@@ -131,13 +127,9 @@ func unpack(t *testing.T, archive, arch, root string) (i image) {
 	for _, m := range index.Manifests {
 		platforms[m.Platform.OS+"/"+m.Platform.Architecture] = m
 	}
-	if len(index.Manifests) != 2 || len(platforms) != 2 {
-		t.Fatalf("the archive has images for %v", platforms)
-	}
+	fixture.Stop(t, len(index.Manifests) != 2 || len(platforms) != 2, "the archive has images for %v", platforms)
 	manifest, ok := platforms["linux/"+arch]
-	if !ok {
-		t.Fatalf("the archive has images for %v", platforms)
-	}
+	fixture.Stop(t, !ok, "the archive has images for %v", platforms)
 	read(file(manifest), &i.manifest)
 	read(file(i.manifest.Config), &i.config)
 	for _, l := range i.manifest.Layers {
@@ -261,9 +253,7 @@ func (c container) begins(t *testing.T, args ...string) (name string, end func()
 		select {
 		case err := <-ended:
 			ended <- err
-			if err != nil {
-				t.Errorf("%q: it ended with %v after SIGTERM", args, err)
-			}
+			fixture.If(t, err != nil, "%q: it ended with %v after SIGTERM", args, err)
 		case <-time.After(20 * time.Second):
 			t.Errorf("%q: it did not end after SIGTERM", args)
 		}
@@ -303,14 +293,12 @@ func onArm64(t *testing.T, archive string) {
 			t.Error(err)
 			continue
 		}
-		if file.Machine != elf.EM_AARCH64 || file.Type != kind {
-			t.Errorf("%s is %v for %v", name, file.Type, file.Machine)
-		}
+		fixture.If(t, file.Machine != elf.EM_AARCH64 || file.Type != kind,
+			"%s is %v for %v", name, file.Type, file.Machine)
 		file.Close()
 	}
-	if _, err := os.Stat(filepath.Join(root, "usr/lib/x86_64-linux-gnu/gpusteward")); err == nil {
-		t.Error("the image for arm64 has the hook for amd64")
-	}
+	fixture.If(t, fixture.Error(os.Stat(filepath.Join(root, "usr/lib/x86_64-linux-gnu/gpusteward"))) == nil,
+		"the image for arm64 has the hook for amd64")
 	out := run(t, root, "qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", "usr/bin/gpusteward", "--version")
 	fixture.Contains(t, out, "linux/arm64", "the program for arm64 says")
 }
@@ -340,9 +328,8 @@ func TestImage(t *testing.T) {
 	onArm64(t, archive)
 	before := sum(t, archive, "amd64") + sum(t, archive, "arm64")
 	built()
-	if again := sum(t, archive, "amd64") + sum(t, archive, "arm64"); again != before {
-		t.Errorf("two builds of one tree differ: %s and %s", before, again)
-	}
+	again := sum(t, archive, "amd64") + sum(t, archive, "arm64")
+	fixture.If(t, again != before, "two builds of one tree differ: %s and %s", before, again)
 
 	c := i.config.Config
 	if c.User != "65532:65532" || !slices.Equal(c.Entrypoint, []string{"/usr/bin/gpusteward"}) ||
@@ -422,9 +409,8 @@ func TestImage(t *testing.T) {
 				eventually(t, func() error { return answers(url+"/metrics", "\ngpusteward_driver_up 0") })
 			}, "--role=observe", "--state.dir=/state")
 			info, err := os.Stat(filepath.Join(mounts["/state"], "events.jsonl"))
-			if err != nil || info.Sys().(*syscall.Stat_t).Uid != nonroot {
-				t.Errorf("the journal: %v, %v", info, err)
-			}
+			fixture.If(t, err != nil || info.Sys().(*syscall.Stat_t).Uid != nonroot,
+				"the journal: %v, %v", info, err)
 		}
 		run(t, host, "cmp", "library/gpusteward", filepath.Join(root, "usr/bin/gpusteward"))
 		run(t, host, "cmp", "library/libgpusteward.so",

@@ -80,9 +80,7 @@ func TestArm64AgentServes(t *testing.T) {
 	}
 	text := ""
 	for end := time.Now().Add(time.Minute); !strings.Contains(text, "\nnvgpu_power_watts{"); text = scrape() {
-		if time.Now().After(end) {
-			t.Fatalf("a scrape answers %.500s", text)
-		}
+		fixture.Stop(t, time.Now().After(end), "a scrape answers %.500s", text)
 		select {
 		case err := <-ended:
 			t.Fatalf("the agent ended with %v:\n%s", err, &log)
@@ -126,9 +124,8 @@ func TestCompilersAreNamed(t *testing.T) {
 		cmd := exec.Command(filepath.Join(tree, "deploy/binaries.sh"))
 		cmd.Env = append(os.Environ(), "PATH="+tools, "ARCH="+arch)
 		out, err := cmd.CombinedOutput()
-		if string(out) != want || (err == nil) != strings.HasPrefix(want, "amd64") {
-			t.Errorf("ARCH=%s: %v, %q; want %q", arch, err, out, want)
-		}
+		fixture.If(t, string(out) != want || (err == nil) != strings.HasPrefix(want, "amd64"),
+			"ARCH=%s: %v, %q; want %q", arch, err, out, want)
 	}
 }
 

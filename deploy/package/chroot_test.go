@@ -84,9 +84,8 @@ func newChroot(t *testing.T) *chroot {
 		unshare.Process.Kill()
 		unshare.Wait()
 	})
-	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("the chroot did not start: %q, %v", line, err)
-	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	fixture.Stop(t, line != "ready\n", "the chroot did not start: %q, %v", line, err)
 	pid := unshare.Process.Pid
 	c.init = strings.TrimSpace(read(t, fmt.Sprintf("/proc/%d/task/%d/children", pid, pid)))
 	return c
@@ -249,15 +248,12 @@ func TestDeb(t *testing.T) {
 	t.Logf("from dpkg -i to the first scrape: %.1f s, including %.1f s of dpkg", time.Since(start).Seconds(),
 		installed.Seconds())
 	fixture.Equal(t, version, now.version, "the version that runs is")
-	if user := c.process(); !strings.HasSuffix(user, " gpusteward") {
-		t.Errorf("the agent has PID and user %q", user)
-	}
+	user := c.process()
+	fixture.If(t, !strings.HasSuffix(user, " gpusteward"), "the agent has PID and user %q", user)
 	fixture.Equal(t, c.asked(), "preset gpusteward.service; daemon-reload; restart gpusteward.service",
 		"systemctl was asked")
 	out := c.run("gpusteward config check /etc/gpusteward/gpusteward.yml; ldconfig -p | grep gpusteward || :")
-	if out != "/etc/gpusteward/gpusteward.yml is good.\n" {
-		t.Error(out)
-	}
+	fixture.If(t, out != "/etc/gpusteward/gpusteward.yml is good.\n", "%v", out)
 
 	// A purge leaves only the user. It removes the state and the operator's files, too.
 	c.run("systemctl enable gpusteward-broker.socket; touch /var/lib/gpusteward/state " +
@@ -347,9 +343,8 @@ func TestRPM(t *testing.T) {
 	c.rpm("--install " + before.rpm)
 	fixture.Equal(t, c.answers(), before.version, "the version that runs is")
 	fixture.Equal(t, c.asked(), "preset "+units+"; daemon-reload; restart gpusteward.service", "systemctl was asked")
-	if user := c.process(); !strings.HasSuffix(user, " gpusteward") {
-		t.Errorf("the agent has PID and user %q", user)
-	}
+	user := c.process()
+	fixture.If(t, !strings.HasSuffix(user, " gpusteward"), "the agent has PID and user %q", user)
 	c.write("etc/gpusteward/gpusteward.yml", edited)
 	c.rpm("--upgrade " + now.rpm)
 	if got, asked := c.answers(), c.asked(); got != now.version ||
@@ -365,9 +360,7 @@ func TestRPM(t *testing.T) {
 	c.write("etc/gpusteward/gpusteward.yml", refused)
 	c.asked()
 	said := c.rpm("--upgrade " + now.rpm)
-	if !strings.HasSuffix(c.asked(), "daemon-reload; daemon-reload") {
-		t.Error("the agent was restarted")
-	}
+	fixture.If(t, !strings.HasSuffix(c.asked(), "daemon-reload; daemon-reload"), "the agent was restarted")
 	c.run("echo daemon-reload >/run/asked")
 	c.refused(said, before.version, was)
 
@@ -390,9 +383,7 @@ func TestInstallPage(t *testing.T) {
 	c := newChroot(t)
 	c.put(shipped(t, "amd64").deb)
 	blocks := regexp.MustCompile("(?ms)^```sh\n(.*?)^```").FindAllStringSubmatch(read(t, "../../docs/install.md"), -1)
-	if len(blocks) < 5 {
-		t.Fatalf("docs/install.md has %d blocks of commands", len(blocks))
-	}
+	fixture.Stop(t, len(blocks) < 5, "docs/install.md has %d blocks of commands", len(blocks))
 	for i, block := range blocks {
 		out, err := c.command(false, "cd /root\n"+block[1])
 		t.Logf("%s%s", block[1], out)
@@ -402,8 +393,7 @@ func TestInstallPage(t *testing.T) {
 		}
 	}
 	log := c.run("cat /run/gpusteward-broker.service.log")
-	if !strings.Contains(log, "gpusteward enforces") || strings.Contains(log, `"level":"error"`) {
-		t.Errorf("the broker's log is\n%s", log)
-	}
+	fixture.If(t, !strings.Contains(log, "gpusteward enforces") || strings.Contains(log, `"level":"error"`),
+		"the broker's log is\n%s", log)
 	fixture.Equal(t, c.process(), "", "at the end of the page the agent still runs")
 }

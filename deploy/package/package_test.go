@@ -43,9 +43,7 @@ func shipped(t *testing.T, arch string) built {
 	dist := fixture.Value(filepath.Abs("../../dist"))(t)
 	debs, _ := filepath.Glob(in(dist, "*", arch).deb)
 	rpms, _ := filepath.Glob(in(dist, "*", arch).rpm)
-	if len(debs) != 1 || len(rpms) != 1 {
-		t.Fatalf("%s has %q and %q; run make package", dist, debs, rpms)
-	}
+	fixture.Stop(t, len(debs) != 1 || len(rpms) != 1, "%s has %q and %q; run make package", dist, debs, rpms)
 	version := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(debs[0]), "gpusteward_"), "_"+arch+".deb")
 	return in(dist, version, arch)
 }
@@ -171,9 +169,8 @@ func TestVersionOrder(t *testing.T) {
 		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(dir))
 		out, err := cmd.Output()
 		got := strings.TrimSpace(string(out))
-		if err != nil || !regexp.MustCompile("^"+want+"$").MatchString(got) {
-			t.Errorf("the version is %q, want %s (%v)", got, want, err)
-		}
+		fixture.If(t, err != nil || !regexp.MustCompile("^"+want+"$").MatchString(got),
+			"the version is %q, want %s (%v)", got, want, err)
 		versions = append(versions, got)
 	}
 	version(`0\.0\.0`) // source without git; its order is undefined
@@ -218,9 +215,8 @@ func TestBadVersionIsRefused(t *testing.T) {
 		cmd := exec.Command(filepath.Join(dir, "deploy/package/build.sh"))
 		cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1")
 		out, err := cmd.CombinedOutput() // a good version fails later: there is nothing to package
-		if said := strings.HasPrefix(string(out), "VERSION="+version+": "); said != refused || err == nil {
-			t.Errorf("%s: %v, %s", version, err, out)
-		}
+		fixture.If(t, strings.HasPrefix(string(out), "VERSION="+version+": ") != refused || err == nil,
+			"%s: %v, %s", version, err, out)
 	}
 }
 
@@ -234,10 +230,9 @@ func unpacked(t *testing.T, arch string) string {
 
 func TestLintianFindsNothing(t *testing.T) {
 	t.Parallel()
-	if out := run(t, "lintian", "--allow-root", "--fail-on", "error,warning", shipped(t, "amd64").deb,
-		shipped(t, "arm64").deb); out != "" {
-		t.Errorf("lintian says\n%s", out)
-	}
+	out := run(t, "lintian", "--allow-root", "--fail-on", "error,warning", shipped(t, "amd64").deb,
+		shipped(t, "arm64").deb)
+	fixture.If(t, out != "", "lintian says\n%s", out)
 }
 
 // TestBothPackagesHaveTheSame checks that both packages have the same files at the same paths,
@@ -262,9 +257,8 @@ func haveTheSame(t *testing.T, arch string) {
 	for line := range strings.Lines(run(t, "dpkg-deb", "-c", b.deb)) {
 		fields := strings.Fields(line)
 		name := strings.TrimPrefix(fields[5], ".")
-		if fields[1] != "root/root" && fields[1] != "0/0" || line[5] == 'w' || line[8] == 'w' {
-			t.Errorf("%s", line)
-		}
+		fixture.If(t, fields[1] != "root/root" && fields[1] != "0/0" || line[5] == 'w' || line[8] == 'w',
+			"%s", line)
 		if line[0] == '-' && !slices.Contains(onlyDeb, name) {
 			deb = append(deb, places.Replace(name))
 		}
@@ -275,9 +269,7 @@ func haveTheSame(t *testing.T, arch string) {
 	for name := range strings.SplitSeq(strings.TrimSpace(list), "\n") {
 		mode, rest, _ := strings.Cut(name, " ")
 		owner, name, _ := strings.Cut(rest, " ")
-		if owner != "root:root" || mode[5] == 'w' || mode[8] == 'w' {
-			t.Errorf("rpm: %s %s %s", mode, owner, name)
-		}
+		fixture.If(t, owner != "root:root" || mode[5] == 'w' || mode[8] == 'w', "rpm: %s %s %s", mode, owner, name)
 		if mode[0] == '-' && !slices.Contains(onlyRPM, name) {
 			rpm = append(rpm, name)
 		}
@@ -306,16 +298,13 @@ func haveTheSame(t *testing.T, arch string) {
 		"/usr/share/doc/gpusteward/gpusteward.yml",
 		"/usr/share/doc/gpusteward/copyright",
 	} {
-		if !slices.Contains(deb, want) {
-			t.Errorf("%s is missing", want)
-		}
+		fixture.If(t, !slices.Contains(deb, want), "%s is missing", want)
 	}
 	const conffiles = "/etc/default/gpusteward\n/etc/gpusteward/gpusteward.yml\n"
 	fixture.Equal(t, run(t, "dpkg-deb", "-I", b.deb, "conffiles"), conffiles, "the deb's conffiles are")
 	fixture.Equal(t, run(t, "rpm", "-qpc", b.rpm), conffiles, "the rpm's configuration is")
-	if got := run(t, "rpm", "-K", b.rpm); !strings.HasSuffix(got, ": digests OK\n") {
-		t.Error(got)
-	}
+	got := run(t, "rpm", "-K", b.rpm)
+	fixture.If(t, !strings.HasSuffix(got, ": digests OK\n"), "%v", got)
 }
 
 // needs returns the newest glibc version in the symbols that a file requires.
@@ -414,9 +403,7 @@ func TestManPageHasEveryCommandAndFlag(t *testing.T) {
 		}
 	}
 	walk(nil)
-	if commands < 10 || flags < 50 {
-		t.Errorf("checked only %d commands and %d flags", commands, flags)
-	}
+	fixture.If(t, commands < 10 || flags < 50, "checked only %d commands and %d flags", commands, flags)
 }
 
 func TestManPageHasEveryKey(t *testing.T) {
@@ -434,9 +421,8 @@ func TestManPageHasEveryKey(t *testing.T) {
 			within, _ := value.(map[string]any)
 			full := strings.Contains(entry, "\nUnit: ") && strings.Contains(entry, "Default: ") &&
 				strings.Contains(entry, "\nCost: ")
-			if !found || len(within) == 0 && !full {
-				t.Errorf("the man page lacks %s%s with unit, default and cost; it has %q", path, name, entry)
-			}
+			fixture.If(t, !found || len(within) == 0 && !full,
+				"the man page lacks %s%s with unit, default and cost; it has %q", path, name, entry)
 			walk(path+name+".", within)
 		}
 	}
@@ -453,9 +439,8 @@ func TestManPagesRender(t *testing.T) {
 	err := filepath.WalkDir(filepath.Join(unpacked(t, "amd64"), "usr/share/man"),
 		func(path string, e fs.DirEntry, err error) error {
 			if err == nil && !e.IsDir() {
-				if out := run(t, "mandoc", "-T", "lint", "-W", "warning", path); out != "" {
-					t.Error(out)
-				}
+				out := run(t, "mandoc", "-T", "lint", "-W", "warning", path)
+				fixture.If(t, out != "", "%v", out)
 			}
 			return err
 		})

@@ -58,17 +58,15 @@ func (r root) start(name string, variables map[string]string, file *os.File, bef
 	socket := r.path(name + ".notify")
 	err := os.RemoveAll(socket) // left by an earlier run
 	fixture.Must(t, err)
-	if s.notify, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}); err != nil {
-		t.Fatal(err)
-	}
+	s.notify, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	fixture.Stop(t, err != nil, "%v", err)
 	fixture.Must(t, os.Chmod(socket, 0o777))
 	raw := fixture.Value(s.notify.SyscallConn())(t)
 	fixture.Must(t, raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
 	}))
-	if sec := seconds(t, s.unit, "WatchdogSec"); sec <= watchdog {
-		t.Errorf("%s: WatchdogSec=%v", name, sec)
-	}
+	sec := seconds(t, s.unit, "WatchdogSec")
+	fixture.If(t, sec <= watchdog, "%s: WatchdogSec=%v", name, sec)
 	environment := []string{
 		"NOTIFY_SOCKET=" + socket,
 		fmt.Sprintf("WATCHDOG_USEC=%d", watchdog.Microseconds()), // the unit's is longer
@@ -242,9 +240,7 @@ func TestObserverUnit(t *testing.T) {
 	t.Logf("ready after %v", time.Since(began))
 	fixture.Contains(t, fixture.Get(t, s.url()+"/metrics"), "\ngpusteward_build_info", "/metrics")
 	fixture.Eventually(t, "the watchdog is fed twice", func() bool { return s.tells("WATCHDOG=1") >= 2 })
-	if s.tells("STATUS=") == 0 {
-		t.Errorf("no STATUS: %v", s.told)
-	}
+	fixture.If(t, s.tells("STATUS=") == 0, "no STATUS: %v", s.told)
 	for key, want := range map[string]string{
 		"Uid":    fmt.Sprintf("%d\t%[1]d\t%[1]d\t%[1]d", r.uid),
 		"CapEff": s.granted("AmbientCapabilities"), "CapBnd": s.granted("CapabilityBoundingSet"), "NoNewPrivs": "1",
@@ -252,25 +248,21 @@ func TestObserverUnit(t *testing.T) {
 		fixture.Equal(t, s.status(key), want, "%s", key)
 	}
 	journal, err := os.ReadDir(r.path("var/lib/gpusteward"))
-	if err != nil || len(journal) == 0 {
-		t.Errorf("it wrote no state: %v", err)
-	}
+	fixture.If(t, err != nil || len(journal) == 0, "it wrote no state: %v", err)
 	r.is("run/gpusteward/agent/control.sock", os.ModeSocket|0o600, r.uid, r.gid)
 	if out, status := run(t, agent, "status", "--runtime.dir="+r.path("run/gpusteward")); status != 0 {
 		t.Errorf("gpusteward status: %s", out)
 	}
 	if kernel, err := os.Open("/dev/kmsg"); err == nil { // as root
 		kernel.Close()
-		if log := s.log.String(); strings.Contains(log, "kmsg") {
-			t.Errorf("it cannot read the kernel's log: %s", log)
-		}
+		log := s.log.String()
+		fixture.If(t, strings.Contains(log, "kmsg"), "it cannot read the kernel's log: %s", log)
 	}
 	if status := s.stop(); status != 0 || s.tells("STOPPING=1") != 1 {
 		t.Errorf("exit status %d; it told %v", status, s.told)
 	}
-	if _, err := os.Stat(r.path("run/gpusteward/agent/control.sock")); err == nil {
-		t.Error("it left its control socket")
-	}
+	fixture.If(t, fixture.Error(os.Stat(r.path("run/gpusteward/agent/control.sock"))) == nil,
+		"it left its control socket")
 }
 
 // listens creates the socket of gpusteward-broker.socket, which systemd would hold.
@@ -323,9 +315,8 @@ func session(t *testing.T, uuid string) []byte {
 	m := wire.Hello{PID: uint32(os.Getpid()), GPUs: 1, CUDA: 13000}
 	copy(m.Hook[:], "0.1")
 	digits := strings.ReplaceAll(strings.TrimPrefix(uuid, "GPU-"), "-", "")
-	if _, err := hex.Decode(m.UUID[0][:], []byte(digits)); err != nil {
-		t.Fatalf("%s: %v", uuid, err)
-	}
+	_, err := hex.Decode(m.UUID[0][:], []byte(digits))
+	fixture.Stop(t, err != nil, "%s: %v", uuid, err)
 	return m.Append(wire.Header{Type: wire.TypeHello, Seq: 1}.Append(nil))
 }
 
@@ -368,9 +359,7 @@ func TestObserverAndBroker(t *testing.T) {
 	observer := r.start("gpusteward.service", r.options(loopback, "--demo=h100"), nil).ready()
 	url := observer.url()
 	m := regexp.MustCompile(`\nnvgpu_up{gpu="0",uuid="([^"]+)"} 1\n`).FindStringSubmatch(fixture.Get(t, url+"/metrics"))
-	if m == nil {
-		t.Fatal("there is no GPU")
-	}
+	fixture.Stop(t, m == nil, "there is no GPU")
 	guarantee := fmt.Sprintf("\nnvgpu_quota_compute_guarantee_ratio{gpu=\"0\",tenant=\"team\",uuid=\"%s\"} 0.4\n", m[1])
 	for range 2 {
 		answered := asks(t, socket, session(t, m[1])) // before it runs
@@ -387,9 +376,8 @@ func TestObserverAndBroker(t *testing.T) {
 			return strings.Contains(text, "\ngpusteward_broker_up 0\n") && !strings.Contains(text, guarantee)
 		})
 	}
-	if after, err := os.Stat(socket); err != nil || !os.SameFile(before, after) {
-		t.Errorf("the socket was replaced: %v", err)
-	}
+	after, err := os.Stat(socket)
+	fixture.If(t, err != nil || !os.SameFile(before, after), "the socket was replaced: %v", err)
 }
 
 // TestHTTPBySocketActivation checks that scrapes wait at systemd's socket until the observer runs.
@@ -453,9 +441,8 @@ func TestReload(t *testing.T) {
 			fixture.Eventually(t, "the file is read again", func() bool {
 				return strings.Contains(s.log.String(), "configuration reloaded")
 			})
-			if strings.Contains(s.log.String(), "not reloaded") {
-				t.Errorf("%s: the invalid file reached the agent", name)
-			}
+			fixture.If(t, strings.Contains(s.log.String(), "not reloaded"),
+				"%s: the invalid file reached the agent", name)
 			fixture.Equal(t, s.stop(), 0, "%s: exit status", name)
 		})
 	}
@@ -501,9 +488,7 @@ func TestDeviceNodes(t *testing.T) {
 	for _, name := range []string{"gpusteward.service", "gpusteward-broker.service"} {
 		command := readUnit(t, name).last("Service.ExecStartPre")
 		argv := words(t, strings.TrimPrefix(command, "-+"), nil)
-		if !strings.HasPrefix(command, "-+") || len(argv) != 3 {
-			t.Fatalf("%s: %q", name, argv)
-		}
+		fixture.Stop(t, !strings.HasPrefix(command, "-+") || len(argv) != 3, "%s: %q", name, argv)
 		for minors, want := range map[string]string{"": "", "0": "-c=255 -c=0\n", "0 1 7": "-c=255 -c=0 -c=1 -c=7\n"} {
 			dir := t.TempDir()
 			put(t, filepath.Join(dir, "bin/nvidia-modprobe"), "#!/bin/sh\necho \"$@\"\n", 0o755)
@@ -548,9 +533,7 @@ func TestSystemCalls(t *testing.T) {
 			return regexp.MustCompile(fmt.Sprintf(`(?m)^%d +\+\+\+ exited`, pid)).Match(text)
 		})
 		_, text, began := bytes.Cut(text, []byte(`execve("`+agent)) // earlier calls are the test's
-		if !began {
-			t.Fatalf("it was not traced:\n%.2000s", text)
-		}
+		fixture.Stop(t, !began, "it was not traced:\n%.2000s", text)
 		allowed := s.allowed()
 		for _, m := range regexp.MustCompile(`(?m)^\d+\s+(?:<\.\.\. )?(\w+)[( ](.*)$`).FindAllSubmatch(text, -1) {
 			if call := string(m[1]); !allowed[call] {

@@ -93,9 +93,7 @@ func words(t *testing.T, command string, variables map[string]string) (all []str
 		switch {
 		case is:
 			value, known := variables[name]
-			if !known {
-				t.Fatalf("%s: unknown variable $%s", command, name)
-			}
+			fixture.Stop(t, !known, "%s: unknown variable $%s", command, name)
 			all = append(all, strings.Fields(value)...)
 		default:
 			all = append(all, strings.ReplaceAll(strings.Trim(word, "'"), "$$", "$"))
@@ -109,9 +107,7 @@ func run(t *testing.T, argv ...string) (string, int) {
 	t.Helper()
 	cmd := exec.Command(argv[0], argv[1:]...)
 	out, err := cmd.CombinedOutput()
-	if cmd.ProcessState == nil {
-		t.Fatal(err)
-	}
+	fixture.Stop(t, cmd.ProcessState == nil, "%v", err)
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
@@ -167,9 +163,7 @@ func TestExposure(t *testing.T) {
 	for name, most := range map[string]float64{"gpusteward.service": 2, "gpusteward-broker.service": 3.5} {
 		out := do(t, "systemd-analyze", "security", "--offline=true", "--no-pager", "./"+name)
 		m := regexp.MustCompile(`Overall exposure level for \S+: ([\d.]+)`).FindStringSubmatch(out)
-		if m == nil {
-			t.Fatalf("%s: no score in\n%s", name, out)
-		}
+		fixture.Stop(t, m == nil, "%s: no score in\n%s", name, out)
 		if score, err := strconv.ParseFloat(m[1], 64); err != nil || score > most {
 			t.Errorf("%s: %s, want at most %v\n%s", name, m[1], most, out)
 		}
@@ -227,14 +221,11 @@ func newRoot(t *testing.T) root {
 	passwd, err := os.ReadFile(r.path("etc/passwd"))
 	entry := regexp.MustCompile(`(?m)^gpusteward:[^:]*:(\d+):(\d+):[^:]*:/var/lib/gpusteward:(\S+)$`)
 	m := entry.FindStringSubmatch(string(passwd))
-	if err != nil || m == nil || !strings.HasSuffix(m[3], "/nologin") {
-		t.Fatalf("%v: no system user gpusteward without a shell in\n%s", err, passwd)
-	}
+	fixture.Stop(t, err != nil || m == nil || !strings.HasSuffix(m[3], "/nologin"),
+		"%v: no system user gpusteward without a shell in\n%s", err, passwd)
 	r.uid, _ = strconv.Atoi(m[1])
 	r.gid, _ = strconv.Atoi(m[2])
-	if r.uid == 0 || r.uid >= 1000 || r.gid == 0 {
-		t.Fatalf("gpusteward is uid %d, gid %d", r.uid, r.gid)
-	}
+	fixture.Stop(t, r.uid == 0 || r.uid >= 1000 || r.gid == 0, "gpusteward is uid %d, gid %d", r.uid, r.gid)
 	return r
 }
 
@@ -363,8 +354,6 @@ func (r root) command(u unit, key string, at int, variables map[string]string) [
 func seconds(t *testing.T, u unit, key string) time.Duration {
 	t.Helper()
 	n, err := strconv.Atoi(u.last("Service." + key))
-	if err != nil {
-		t.Fatalf("%s: %v", key, err)
-	}
+	fixture.Stop(t, err != nil, "%s: %v", key, err)
 	return time.Duration(n) * time.Second
 }

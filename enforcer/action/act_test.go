@@ -334,9 +334,8 @@ func TestPauseByBroker(t *testing.T) {
 			fixture.Eventually(t, "they do what they should",
 				func() bool { return state(a, who[0].PID) == test.first && state(a, who[1].PID) == test.another })
 			c.Hold = func(on bool) error { held = on; return nil }
-			if result, detail = a.Resume(c); result != escalation.Done || held {
-				t.Errorf("resume: %s, %s, held %v", result, detail, held)
-			}
+			result, detail = a.Resume(c)
+			fixture.If(t, result != escalation.Done || held, "resume: %s, %s, held %v", result, detail, held)
 			fixture.Eventually(t, "both go on", func() bool {
 				return state(a, who[0].PID) == 'S' && state(a, who[1].PID) == 'S'
 			})
@@ -466,9 +465,8 @@ func build(t *testing.T, name, source string, flags ...string) string {
 	path := filepath.Join(t.TempDir(), name)
 	cmd := exec.Command("gcc", append([]string{"-x", "c", "-o", path, "-"}, flags...)...)
 	cmd.Stdin = strings.NewReader(source)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	fixture.Stop(t, err != nil, "%v\n%s", err, out)
 	return path
 }
 

@@ -238,9 +238,8 @@ func TestADriverThatHangsDelaysNoOtherGPU(t *testing.T) {
 			d[i].Memory = 4000
 		}
 		calls, holds := l.seconds(60, d...)
-		if want := []string{"GPU-a /jobs/a 1000 4000", "GPU-b /jobs/a 1000 4000"}; !slices.Equal(calls, want) {
-			t.Errorf("asked for %q, want %q: one thread for a GPU", calls, want)
-		}
+		want := []string{"GPU-a /jobs/a 1000 4000", "GPU-b /jobs/a 1000 4000"}
+		fixture.If(t, !slices.Equal(calls, want), "asked for %q, want %q: one thread for a GPU", calls, want)
 		if !slices.Equal(holds, []Hold{{"a", "GPU-b", Memory}}) ||
 			strings.Count(l.log.String(), "has not answered") != 1 {
 			t.Errorf("holds %v, says %s", holds, l.log.String())
@@ -287,8 +286,7 @@ func TestTheUnifiedCgroup(t *testing.T) {
 		"0::/docker/7/init.scope":          "/docker/7/init.scope",
 		"10:memory:/0::/trick\n0::/real\n": "/real",
 	} {
-		if got, ok := unified(content); got != want || ok != (want != "") {
-			t.Errorf("unified(%q) = %q, %v; want %q", content, got, ok, want)
-		}
+		got, ok := unified(content)
+		fixture.If(t, got != want || ok != (want != ""), "unified(%q) = %q, %v; want %q", content, got, ok, want)
 	}
 }

@@ -32,9 +32,8 @@ func TestSession(t *testing.T) {
 	w := c.welcome
 	fixture.If(t, w.GPUs != 1 || w.Heartbeat != 1000 || w.FailClosed != 1 || wire.Text(w.Tenant[:]) != "a" ||
 		w.Token == 0, "the welcome is %+v", w)
-	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen || turn.Share != 1000 || turn.InFlight != 10_000 {
-		t.Errorf("alone: %+v", turn)
-	}
+	turn := c.page.Turn(0)
+	fixture.If(t, turn.Mode != wire.ModeOpen || turn.Share != 1000 || turn.InFlight != 10_000, "alone: %+v", turn)
 	used, limit := c.page.Memory(0)
 	fixture.If(t, used != 0 || limit != 1000, "memory: %d of %d", used, limit)
 	c.sync()
@@ -421,9 +420,8 @@ func TestStatsMessage(t *testing.T) {
 	dial(t, b, "a", 1).take(5)
 	c := connect(t, b.options.Socket)
 	for range 2 {
-		if typ, p := c.ask(wire.TypeStats, nil); typ != wire.TypeStatsReply {
-			t.Fatalf("%s %q", typ, p)
-		}
+		typ, p := c.ask(wire.TypeStats, nil)
+		fixture.Stop(t, typ != wire.TypeStatsReply, "%s %q", typ, p)
 		file := os.NewFile(uintptr(c.fd), "stats")
 		c.fd = -1
 		var got wire.Stats
@@ -474,12 +472,10 @@ func TestAnAllocationIsPutOff(t *testing.T) {
 		t.Errorf("%+v is granted", r)
 	}
 	for range 2 {
-		if typ, m := c.reserve(80); typ != wire.TypeDeny || m.Wait != 70 {
-			t.Errorf("%s %+v", typ, m)
-		}
-		if r := <-asked; r.PID != os.Getpid() || r.Tenant != "a" || r.Bytes != 80 || r.GPU == "" {
-			t.Errorf("%+v", r)
-		}
+		typ, m := c.reserve(80)
+		fixture.If(t, typ != wire.TypeDeny || m.Wait != 70, "%s %+v", typ, m)
+		r := <-asked
+		fixture.If(t, r.PID != os.Getpid() || r.Tenant != "a" || r.Bytes != 80 || r.GPU == "", "%+v", r)
 	}
 	if typ, m := c.reserve(100); typ != wire.TypeDeny || m.Wait != 0 || len(asked) > 0 {
 		t.Errorf("beyond its cap: %s %+v", typ, m)

@@ -241,9 +241,8 @@ func TestUnread(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			path := open(t)
 			b := strange(t, "broker", path, 1000, 4711, "")
-			if line := b.says(t); line != "listens" {
-				t.Fatal(line)
-			}
+			line := b.says(t)
+			fixture.Stop(t, line != "listens", "%v", line)
 			var hostile []*process
 			for i := range 4 {
 				hostile = append(hostile, strange(t, what, path, 400, 4712+i%2, ""))

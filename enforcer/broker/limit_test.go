@@ -41,9 +41,8 @@ func TestRateOfOwner(t *testing.T) {
 		c.send(wire.TypeUsage, &wire.Usage{})
 	}
 	for range 10 {
-		if typ, p := d.ask(wire.TypePing, nil); typ != wire.TypePong {
-			t.Fatalf("%s %q", typ, p)
-		}
+		typ, p := d.ask(wire.TypePing, nil)
+		fixture.Stop(t, typ != wire.TypePong, "%s %q", typ, p)
 	}
 	c.sync()
 	took, slow := time.Since(began), 400*time.Millisecond // a machine that takes so long for them keeps to the rate

@@ -77,14 +77,13 @@ func TestReserveAllocatesNothing(t *testing.T) {
 	defer file.Close()
 	fd := int(file.Fd())
 	m := &wire.Memory{Bytes: 1}
-	if n := testing.AllocsPerRun(1000, func() {
+	n := testing.AllocsPerRun(1000, func() {
 		_, _ = unix.Write(fd, m.Append(wire.Header{Type: wire.TypeReserve, Session: c.session}.Append(c.out[:0])))
 		n, _ := unix.Read(fd, c.in[:])
 		_, payload, _ := wire.Decode(c.in[:n])
 		m.Decode(payload)
 		_, _ = unix.Write(fd, m.Append(wire.Header{Type: wire.TypeCommit, Session: c.session}.Append(c.out[:0])))
 		m.Reservation = 0
-	}); n > 0.1 {
-		t.Errorf("%v allocations for a RESERVE and a COMMIT", n)
-	}
+	})
+	fixture.If(t, n > 0.1, "%v allocations for a RESERVE and a COMMIT", n)
 }

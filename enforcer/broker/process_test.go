@@ -181,9 +181,8 @@ func TestReleaseDeadline(t *testing.T) {
 	b := start(t, Options{Holds: func(string, int) (uint64, time.Time, bool) { return 0, time.Time{}, true }},
 		func(b *Broker) { b.timing.release = 300 * time.Millisecond })
 	run(t, b, "a", 1, 70).kill()
-	if took := eventually(t, "its memory is free", func() bool { return b.tenant("a").MemoryUsed == 0 }); took < 100*time.Millisecond {
-		t.Errorf("after %v", took)
-	}
+	took := eventually(t, "its memory is free", func() bool { return b.tenant("a").MemoryUsed == 0 })
+	fixture.If(t, took < 100*time.Millisecond, "after %v", took)
 }
 
 // TestStop stops a process. No turn waits for it, it keeps its memory, and it continues where it was.
@@ -510,9 +509,8 @@ func TestPageSeals(t *testing.T) {
 		fd := c.fd
 		if future == 0 {
 			var err error
-			if fd, _, err = makePage(0); err != nil {
-				t.Fatal(err)
-			}
+			fd, _, err = makePage(0)
+			fixture.Stop(t, err != nil, "%v", err)
 			defer unix.Close(fd)
 		}
 		fixture.Fails(t, fixture.Error(unix.Mmap(fd, 0, wire.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)), "", "mapping a %s", name)

@@ -44,9 +44,8 @@ func TestHeldAlone(t *testing.T) {
 	b := start(t, Options{Policy: p}, nil)
 	c := dial(t, b, "a", 1)
 	p.hold(b, true)
-	if turn := c.page.Turn(0); turn.Mode != wire.ModePause || !c.page.Gated() {
-		t.Fatalf("held, and the page says %+v", turn)
-	}
+	turn := c.page.Turn(0)
+	fixture.Stop(t, turn.Mode != wire.ModePause || !c.page.Gated(), "held, and the page says %+v", turn)
 	c.take(70) // its memory is not held
 	c.yield(0, wire.WhyDrained)
 	c.acquire(0)
@@ -119,9 +118,8 @@ func TestRates(t *testing.T) {
 		link, copy uint64
 	}{{"one of two", c, 0, 50, 1}, {"the other of two", d, 1, 50, 1}, {"alone on its GPU", d, 0, 100, 1},
 		{"without a rate", other, 0, 0, 0}} {
-		if link, copies := r.c.page.Rates(r.slot); link != r.link || copies != r.copy {
-			t.Errorf("%s: %d, %d", r.what, link, copies)
-		}
+		link, copies := r.c.page.Rates(r.slot)
+		fixture.If(t, link != r.link || copies != r.copy, "%s: %d, %d", r.what, link, copies)
 	}
 	d.close()
 	eventually(t, "who is left has all", func() bool { link, _ := c.page.Rates(0); return link == 100 })

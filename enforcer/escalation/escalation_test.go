@@ -238,9 +238,8 @@ func TestRelease(t *testing.T) {
 	t.Parallel()
 	c := newClimber()
 	for _, letters := range []string{"xxxxxxxxx", "xxxssss"} {
-		if _, is := c.Release(c.now, someone); is {
-			t.Error("who is not suspended is released")
-		}
+		_, is := c.Release(c.now, someone)
+		fixture.If(t, is, "who is not suspended is released")
 		c.climb(letters)
 	}
 	step, is := c.Release(c.now, someone)
@@ -276,10 +275,9 @@ func TestStepSaysWhy(t *testing.T) {
 func TestUngovernedAreNotTouched(t *testing.T) {
 	c := newClimber()
 	for range 20 {
-		if s := c.judge(c.audit('x', audit.Subject{Tenant: policy.DefaultTenant, Workload: "user:0"},
-			audit.Subject{Workload: "user:1"})); s != nil {
-			t.Fatalf("%+v", s)
-		}
+		s := c.judge(c.audit('x', audit.Subject{Tenant: policy.DefaultTenant, Workload: "user:0"},
+			audit.Subject{Workload: "user:1"}))
+		fixture.Stop(t, s != nil, "%+v", s)
 	}
 	escalation, _ := c.Stats()
 	fixture.Equal(t, len(escalation), 0, "escalated workloads")
@@ -366,10 +364,9 @@ func TestBrake(t *testing.T) {
 		t.Fatalf("the brake is on: %v, %d", since, held)
 	}
 	look(4, 600)
-	if want := []string{"6 0 throttle done", "6 1 throttle done", "6 2 throttle done", "6 3 throttle braked",
-		"6 4 throttle braked"}; !slices.Equal(got, want) {
-		t.Fatalf("got %v, want %v: said once", got, want)
-	}
+	want := []string{"6 0 throttle done", "6 1 throttle done", "6 2 throttle done", "6 3 throttle braked",
+		"6 4 throttle braked"}
+	fixture.Stop(t, !slices.Equal(got, want), "got %v, want %v: said once", got, want)
 	since, held := c.Brake()
 	fixture.If(t, held != 2 || !since.Equal(time.Unix(1e9+6, 0)), "the brake holds back %d since %v", held, since)
 	c.at(t, all[3], policy.Warn) // it is held back
@@ -472,9 +469,8 @@ func TestEscalationSurvivesRestart(t *testing.T) {
 	next := newClimber()
 	next.now, next.actions = c.now, 3
 	next.Restore(next.now, state)
-	if level, shadow := next.Level(someone); level != policy.Pause || shadow {
-		t.Fatalf("it stands at %v, shadow %v", level, shadow)
-	}
+	level, shadow := next.Level(someone)
+	fixture.Stop(t, level != policy.Pause || shadow, "it stands at %v, shadow %v", level, shadow)
 	if !reflect.DeepEqual(next.Save().Standing, c.Save().Standing) {
 		t.Errorf("%+v is not %+v", next.Save(), c.Save())
 	}

@@ -120,12 +120,11 @@ func TestHostileFramesAreRefused(t *testing.T) {
 func TestFramesDoNotAllocate(t *testing.T) {
 	b, _ := Request{Name: []byte("client1"), Kind: Quota}.Append(nil)
 	in, out := (*[RequestSize]byte)(b), make([]byte, 0, ResponseSize)
-	if n := testing.AllocsPerRun(100, func() {
+	n := testing.AllocsPerRun(100, func() {
 		r, _ := decode(in)
 		out = Response{ID: r.ID, Kind: r.Kind, Quota: 1}.Append(out[:0])
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	})
+	fixture.If(t, n != 0, "%v allocations", n)
 }
 
 func TestDuration(t *testing.T) {
@@ -163,18 +162,13 @@ func check(t *testing.T, in *[RequestSize]byte) bool {
 		return false
 	}
 	for _, ms := range []float64{r.Overuse, r.Burst} {
-		if d := duration(ms); d < 0 || d > time.Hour {
-			t.Fatalf("%x: %v ms are %v", in, ms, d)
-		}
+		d := duration(ms)
+		fixture.Stop(t, d < 0 || d > time.Hour, "%x: %v ms are %v", in, ms, d)
 	}
 	b, err := r.Append(make([]byte, 0, RequestSize))
-	if err != nil || len(b) != RequestSize {
-		t.Fatalf("%x: %+v has no frame: %v", in, r, err)
-	}
+	fixture.Stop(t, err != nil || len(b) != RequestSize, "%x: %+v has no frame: %v", in, r, err)
 	again, err := decode((*[RequestSize]byte)(b))
-	if err != nil || !equal(again, r) {
-		t.Fatalf("%x: %+v came back as %+v, %v", in, r, again, err)
-	}
+	fixture.Stop(t, err != nil || !equal(again, r), "%x: %+v came back as %+v, %v", in, r, again, err)
 	return true
 }
 

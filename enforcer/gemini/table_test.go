@@ -89,9 +89,8 @@ func FuzzParse(f *testing.F) {
 		var b strings.Builder
 		fmt.Fprintln(&b, len(entries))
 		for _, e := range entries {
-			if e.Name == "" || !(e.Request >= 0 && e.Request <= e.Limit && e.Limit > 0 && e.Limit <= 1) {
-				t.Fatalf("%q: %+v", text, e)
-			}
+			fixture.Stop(t, e.Name == "" || !(e.Request >= 0 && e.Request <= e.Limit && e.Limit > 0 && e.Limit <= 1),
+				"%q: %+v", text, e)
 			fmt.Fprintln(&b, e.Name, e.Request, e.Limit, e.Memory)
 		}
 		again, err := parse([]byte(b.String()))

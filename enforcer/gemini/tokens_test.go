@@ -185,9 +185,8 @@ func TestLimitHoldsAlone(t *testing.T) {
 	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.3, Limit: 0.3})
 	p := w.add("a", program{})
 	w.run(10 * time.Second)
-	if got := 100 * p.held.Seconds() / 10; got > 30.5 || got < 28 {
-		t.Errorf("%.2f %% of 30", got)
-	}
+	got := 100 * p.held.Seconds() / 10
+	fixture.If(t, got > 30.5 || got < 28, "%.2f %% of 30", got)
 }
 
 func TestAloneQuotasAreLong(t *testing.T) {
@@ -205,9 +204,8 @@ func TestOveruseIsCharged(t *testing.T) {
 	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.5, Limit: 1}, Entry{Name: "b", Request: 0.5, Limit: 1})
 	a, b := w.add("a", program{over: 15 * ms}), w.add("b", program{})
 	w.run(10 * time.Second)
-	if got := a.held.Seconds() / (a.held + b.held).Seconds(); math.Abs(got-0.5) > 0.01 {
-		t.Errorf("the client that exceeds its quota has %.1f %%", 100*got)
-	}
+	got := a.held.Seconds() / (a.held + b.held).Seconds()
+	fixture.If(t, math.Abs(got-0.5) > 0.01, "the client that exceeds its quota has %.1f %%", 100*got)
 	if w.tokens.expired > 1 { // the first one, which could not be known
 		t.Errorf("%d turns ended before the client came back", w.tokens.expired)
 	}
@@ -255,9 +253,7 @@ func TestReplaceTakesTurnsAndPlaces(t *testing.T) {
 	a, b := w.add("a", program{}), w.add("b", program{})
 	w.run(time.Second)
 	gone := w.tokens.replace(w.now, []Entry{{Name: "b", Request: 0.5, Limit: 1}})
-	if len(gone) != 1 || gone[0].Name != "a" || w.tokens.find("a") != nil {
-		t.Fatalf("%+v went", gone)
-	}
+	fixture.Stop(t, len(gone) != 1 || gone[0].Name != "a" || w.tokens.find("a") != nil, "%+v went", gone)
 	delete(w.clients, a.client)
 	b.held = 0
 	w.wake = w.tokens.step(w.now)

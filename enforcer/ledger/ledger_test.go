@@ -22,9 +22,7 @@ func TestReserveWithinTheCap(t *testing.T) {
 	var l Ledger
 	l.SetCap("a", 100)
 	r, ok, free := l.Reserve("a", 1, 60)
-	if r == 0 || !ok || free != 40 {
-		t.Fatalf("60 of 100: %d %v %d", r, ok, free)
-	}
+	fixture.Stop(t, r == 0 || !ok || free != 40, "60 of 100: %d %v %d", r, ok, free)
 	if r, ok, free := l.Reserve("a", 2, 41); r != 0 || ok || free != 40 {
 		t.Errorf("41 of 40: %v %d", ok, free)
 	}
@@ -90,9 +88,8 @@ func TestWhatASessionGetsWrong(t *testing.T) {
 	if u := l.Usage("a"); u.Committed != 40 || u.Reserved != 10 {
 		t.Errorf("%+v", u)
 	}
-	if err := l.Free(1, 1000); !errors.Is(err, errBytes) {
-		t.Error(err)
-	}
+	err := l.Free(1, 1000)
+	fixture.If(t, !errors.Is(err, errBytes), "%v", err)
 	if u := l.Usage("a"); u.Committed != 0 || u.Reserved != 10 {
 		t.Errorf("after a lie: %+v", u)
 	}
@@ -104,9 +101,7 @@ func TestReservationsAreBounded(t *testing.T) {
 	var last uint64
 	for range reservations {
 		r, ok, _ := l.Reserve("a", 1, 1)
-		if !ok || r == 0 || seen[r] {
-			t.Fatalf("reservation %d: %v", r, ok)
-		}
+		fixture.Stop(t, !ok || r == 0 || seen[r], "reservation %d: %v", r, ok)
 		seen[r], last = true, r
 	}
 	l.SetCap("a", 1000)
@@ -141,9 +136,8 @@ func TestDeadBytesStayUntilReleased(t *testing.T) {
 	lacks := func(what, name string, bytes uint64, want Lack) {
 		t.Helper()
 		was, got := l.Usage(name).Denied, Lack(-1)
-		if _, ok, _ := l.ReserveUnless(name, 2, bytes, stays, func(is Lack) bool { got = is; return true }); ok || got != want {
-			t.Errorf("%d of %s, %s: granted %v, lack %d", bytes, name, what, ok, got)
-		}
+		_, ok, _ := l.ReserveUnless(name, 2, bytes, stays, func(is Lack) bool { got = is; return true })
+		fixture.If(t, ok || got != want, "%d of %s, %s: granted %v, lack %d", bytes, name, what, ok, got)
 		fixture.Equal(t, l.Usage(name).Denied, was, "%s: … refusals", what)
 	}
 	lacks("a part is held by the dead", "a", 100, LacksDying)
@@ -167,12 +161,10 @@ func TestDeadBytesStayUntilReleased(t *testing.T) {
 	stays = false
 	l.SetReserved("a", 0)
 	l.SetCapacity(0)
-	if err := l.Free(1, 1); !errors.Is(err, errSession) {
-		t.Error(err)
-	}
-	if n := l.Release(1); n != 60 || l.Release(1) != 0 {
-		t.Errorf("%d bytes released", n)
-	}
+	err := l.Free(1, 1)
+	fixture.If(t, !errors.Is(err, errSession), "%v", err)
+	n := l.Release(1)
+	fixture.If(t, n != 60 || l.Release(1) != 0, "%d bytes released", n)
 	reserves(t, &l, "a", 2, 100, true, 0, "after the release")
 }
 
@@ -291,9 +283,8 @@ func TestUnlistedMemoryHasNoClaim(t *testing.T) {
 	l.SetUnlisted("nobody", 80)
 	for guaranteed, want := range map[uint64]uint64{0: 90, 5: 90, 30: 70} {
 		l.SetReserved("a", guaranteed)
-		if _, ok, free := l.Reserve("b", 2, 91); ok || free != want {
-			t.Errorf("with a guarantee of %d: %v %d", guaranteed, ok, free)
-		}
+		_, ok, free := l.Reserve("b", 2, 91)
+		fixture.If(t, ok || free != want, "with a guarantee of %d: %v %d", guaranteed, ok, free)
 	}
 	reserves(t, &l, "a", 1, 11, false, 10, "its own")
 	l.SetReserved("a", 95)
@@ -314,13 +305,9 @@ func TestReserved(t *testing.T) {
 	l.SetCapacity(100)
 	reserves(t, &l, "a", 2, 61, false, 60, "61 of 100, of which 40 are kept")
 	r, ok, free := l.Reserve("a", 2, 60)
-	if !ok || free != 0 {
-		t.Fatalf("60 of 100, of which 40 are kept: %v, %d free", ok, free)
-	}
+	fixture.Stop(t, !ok || free != 0, "60 of 100, of which 40 are kept: %v, %d free", ok, free)
 	s, ok, free := l.Reserve("b", 3, 30)
-	if !ok || free != 10 {
-		t.Fatalf("30 of its own 40: %v, %d free", ok, free)
-	}
+	fixture.Stop(t, !ok || free != 10, "30 of its own 40: %v, %d free", ok, free)
 	reserves(t, &l, "b", 3, 11, false, 10, "11 of the last 10")
 	l.Abort(2, r)
 	reserves(t, &l, "b", 3, 70, true, 0, "with nobody else there")
@@ -340,13 +327,11 @@ func TestReserved(t *testing.T) {
 		t.Error("more than its cap was granted")
 	}
 	fixture.Equal(t, l.Usage("d"), Usage{Cap: 10, Guaranteed: 50, Denied: 2, Asked: 2, Missed: 2}, "its use")
-	if u := l.Usage("b"); u.Asked != 1 || u.Missed != 1 || u.Reserved != 70 {
-		t.Errorf("%+v", u)
-	}
+	u := l.Usage("b")
+	fixture.If(t, u.Asked != 1 || u.Missed != 1 || u.Reserved != 70, "%+v", u)
 	l.SetReserved("d", 0)
-	if n := l.Session(3); n != 70 || l.Session(77) != 0 {
-		t.Errorf("%d bytes of a session that has 70", n)
-	}
+	n := l.Session(3)
+	fixture.If(t, n != 70 || l.Session(77) != 0, "%d bytes of a session that has 70", n)
 }
 
 // The cases say which bytes count as asked of a guarantee of 10, and as missed
@@ -390,9 +375,8 @@ func TestMovedRequestsAreNotMissed(t *testing.T) {
 	r, _, _ := l.Reserve("a", 1, 10)
 	fixture.Must(t, l.Move("b", 1))
 	l.Abort(1, r)
-	if a, b := l.Usage("a"), l.Usage("b"); a.Asked != 1 || a.Missed+b.Missed != 0 {
-		t.Errorf("a %+v, b %+v", a, b)
-	}
+	a, b := l.Usage("a"), l.Usage("b")
+	fixture.If(t, a.Asked != 1 || a.Missed+b.Missed != 0, "a %+v, b %+v", a, b)
 }
 
 // A model is the simplest correct ledger, without any optimisation.
@@ -443,9 +427,7 @@ func (m *model) operate(t *testing.T, op, who, arg byte) (exceeds bool) {
 		}
 	case 3:
 		if err := m.l.Commit(id, r, bytes); err == nil {
-			if gone || bytes > reserved || r == 0 {
-				t.Fatalf("committed %d of %d", bytes, reserved)
-			}
+			fixture.Stop(t, gone || bytes > reserved || r == 0, "committed %d of %d", bytes, reserved)
 			m.have[id] += bytes
 			delete(m.open[id], r)
 		}
@@ -604,9 +586,8 @@ func TestWhatIsListedBoundsWhatIsAdopted(t *testing.T) {
 	have("what it gives back was not booked yet", 25, 0, 0, 25)
 	fixture.Must(t, l.Free(2, 20))
 	have("and some was", 10, 0, 0, 10)
-	if err := l.Free(2, 11); !errors.Is(err, errBytes) {
-		t.Error(err)
-	}
+	err := l.Free(2, 11)
+	fixture.If(t, !errors.Is(err, errBytes), "%v", err)
 	have("it gives back more than it has", 0, 0, 0, 0)
 	l.Release(1)
 	have("it is released", 0, 0, 0, 0)

@@ -71,13 +71,11 @@ func TestOverlapIsRight(t *testing.T) {
 	for range 20000 {
 		a, b, s := text("ab*?", 6), text("ab*?", 6), text("ab", 7)
 		example, ok := overlap(a, b)
-		if ok && (!glob(a, example) || !glob(b, example)) {
-			t.Fatalf("%q and %q do not both fit %q", a, b, example)
-		}
+		fixture.Stop(t, ok && (!glob(a, example) || !glob(b, example)),
+			"%q and %q do not both fit %q", a, b, example)
 		if glob(a, s) && glob(b, s) {
-			if both++; !ok {
-				t.Fatalf("%q and %q overlap: %q", a, b, s)
-			}
+			both++
+			fixture.Stop(t, !ok, "%q and %q overlap: %q", a, b, s)
 		}
 	}
 	fixture.AtLeast(t, both, 100, "only … pairs fitted the same text")

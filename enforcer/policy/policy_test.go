@@ -255,9 +255,8 @@ func TestNamesOfUsersAndGroupsAreLookedUp(t *testing.T) {
 	gid, _ := strconv.ParseUint(me.Gid, 10, 32)
 	fixture.Equal(t, fixture.Value(p.Tenant(broker.Facts{UID: uint32(uid), GID: uint32(gid)}, ""))(t), "mine",
 		"%s of %s is of", me.Username, group.Name)
-	if _, err := p.Tenant(broker.Facts{UID: uint32(uid) + 1, GID: uint32(gid)}, "ghost"); !errors.Is(err, errNotYours) {
-		t.Errorf("a tenant whose only user does not exist is given away: %v", err)
-	}
+	_, err := p.Tenant(broker.Facts{UID: uint32(uid) + 1, GID: uint32(gid)}, "ghost")
+	fixture.If(t, !errors.Is(err, errNotYours), "a tenant whose only user does not exist is given away: %v", err)
 	if !strings.Contains(log.String(), "no-such-user") || !strings.Contains(log.String(), "ghost") {
 		t.Errorf("the log does not mention a user that does not exist: %q", log.String())
 	}
@@ -372,9 +371,8 @@ func TestMIG(t *testing.T) {
 			t.Errorf("on %s: %+v, want %+v", c.gpu, q, c)
 		}
 	}
-	if a, _ := p.Weight("a", mig); a != .3 {
-		t.Errorf("a weighs %v, want .3", a)
-	}
+	a, _ := p.Weight("a", mig)
+	fixture.If(t, a != .3, "a weighs %v, want .3", a)
 	over := table(with(row("a"), func(r *Rule) {
 		r.GPUs = []Override{{GPUs: []string{"0"}, Written: written("guarantee", ".6")}}
 	}), with(row("b"), func(r *Rule) {
@@ -402,9 +400,8 @@ func TestExcessGuaranteesAreReported(t *testing.T) {
 		}),
 	), HostView{Names: func(gpu string) []string { return []string{"0", gpu} }}, slog.New(slog.NewTextHandler(&log, nil)))
 	for range 2 {
-		if a, _ := p.Weight("a", uuidOf(0)); a != .7 {
-			t.Errorf("a weighs %v, want .7", a)
-		}
+		a, _ := p.Weight("a", uuidOf(0))
+		fixture.If(t, a != .7, "a weighs %v, want .7", a)
 	}
 	fixture.Equal(t, strings.Count(log.String(), "more than a whole gpu is guaranteed"), 1, "it is said … times: %s", &log)
 }

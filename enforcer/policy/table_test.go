@@ -34,9 +34,8 @@ func TestCheckNamesTheKeyAndTheFix(t *testing.T) {
 		"tenants[1].ladder.mode: 6 is not":                terms(func(r *Rule) { r.Steps.Mode = 6 }),
 		`tenants[1].select[0].executables: "\xff" is not`: table(row("first"), row("a", Selector{Executables: []string{"\xff"}})),
 	} {
-		if err := bad.Check(); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("%v; want %s", err, want)
-		}
+		err := bad.Check()
+		fixture.If(t, err == nil || !strings.HasPrefix(err.Error(), want), "%v; want %s", err, want)
 	}
 	good := table(row("team-a/b_c@d.1"), row(strings.Repeat("a", 63)),
 		row("all", Selector{Units: []string{"a*"}, Slices: []string{"*"}, Workloads: []string{"unit:*"},
@@ -69,9 +68,8 @@ func TestMoreThanAGPUIsNotGuaranteed(t *testing.T) {
 			guaranteed("a", .7), realtime,
 		},
 	} {
-		if err := table(rules...).Check(); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("%v; want %s", err, want)
-		}
+		err := table(rules...).Check()
+		fixture.If(t, err == nil || !strings.HasPrefix(err.Error(), want), "%v; want %s", err, want)
 	}
 	var tenths []Rule
 	for i := range 10 {
@@ -210,15 +208,13 @@ func TestAtMostOneTenantWins(t *testing.T) {
 func TestNamesOfPrioritiesAndLevels(t *testing.T) {
 	for i, name := range priorities {
 		var p Priority
-		if err := p.UnmarshalText([]byte(name)); err != nil || p != Priority(i) || p.String() != name {
-			t.Errorf("%s is %v, %v", name, p, err)
-		}
+		err := p.UnmarshalText([]byte(name))
+		fixture.If(t, err != nil || p != Priority(i) || p.String() != name, "%s is %v, %v", name, p, err)
 	}
 	for i, name := range Levels {
 		var r Level
-		if err := r.UnmarshalText([]byte(name)); err != nil || r != Level(i) || r.String() != name {
-			t.Errorf("%s is %v, %v", name, r, err)
-		}
+		err := r.UnmarshalText([]byte(name))
+		fixture.If(t, err != nil || r != Level(i) || r.String() != name, "%s is %v, %v", name, r, err)
 	}
 	if new(Priority).UnmarshalText([]byte("urgent")) == nil || new(Level).UnmarshalText([]byte("kill")) == nil {
 		t.Error("a name that there is not is taken")

@@ -314,9 +314,8 @@ func TestWhy(t *testing.T) {
 		"y of tenant of y needs 51 GiB of an overcommitted GPU, and this workload has had its turn": stateOf(
 			[]Workload{at("x", 60, idle(time.Hour), unknown)}, []Request{asks("y", 51)}),
 	} {
-		if got := Decide(s); len(got) != 1 || got[0].Why != want {
-			t.Errorf("%v: want one order: %s", got, want)
-		}
+		got := Decide(s)
+		fixture.If(t, len(got) != 1 || got[0].Why != want, "%v: want one order: %s", got, want)
 	}
 }
 
@@ -383,18 +382,14 @@ func checkVictims(t *testing.T, s State, orders []Order) {
 			continue
 		}
 		w := s.Workloads[slices.IndexFunc(s.Workloads, func(w Workload) bool { return w.Subject == o.Subject })]
-		if w.Bytes["plain"] > 0 || s.Now.Sub(w.Since) < time.Minute {
-			t.Fatalf("%+v: %+v", s, o)
-		}
+		fixture.Stop(t, w.Bytes["plain"] > 0 || s.Now.Sub(w.Since) < time.Minute, "%+v: %+v", s, o)
 		served := slices.ContainsFunc(s.Requests, func(r Request) bool {
 			return r.Workload == name && r.Bytes <= after.GPUs[r.GPU].Free
 		})
 		for _, next := range Decide(after) {
 			served = served || next.Workload == name && !next.Suspend
 		}
-		if !served {
-			t.Fatalf("%+v: %v in vain", s, orders)
-		}
+		fixture.Stop(t, !served, "%+v: %v in vain", s, orders)
 	}
 }
 
@@ -409,9 +404,8 @@ func TestOrdersArePossible(t *testing.T) {
 		orders := Decide(s)
 		r.Shuffle(len(s.Workloads), reflect.Swapper(s.Workloads))
 		r.Shuffle(len(s.Requests), reflect.Swapper(s.Requests))
-		if again := Decide(s); !reflect.DeepEqual(orders, again) {
-			t.Fatalf("%+v: %v, and then %v", s, orders, again)
-		}
+		again := Decide(s)
+		fixture.Stop(t, !reflect.DeepEqual(orders, again), "%+v: %v, and then %v", s, orders, again)
 		works, seen := map[audit.Subject]Workload{}, map[audit.Subject]bool{}
 		for _, w := range s.Workloads {
 			works[w.Subject] = w

@@ -62,9 +62,8 @@ func TestLingers(t *testing.T) {
 		t.Errorf("a's part is %v while the other rests for good", d.find("a").part)
 	}
 	d.find("b").ever, d.find("b").rested = false, d.GPU.now
-	if d.share(); d.find("b").part != 0 {
-		t.Error("a tenant that never wanted the GPU counts")
-	}
+	d.share()
+	fixture.If(t, d.find("b").part != 0, "a tenant that never wanted the GPU counts")
 }
 
 // Time that passes is booked as due and as served.
@@ -83,9 +82,8 @@ func TestBooks(t *testing.T) {
 		b.Served != 0 || b.Charged != 0 || b.Wanted != 10*ms {
 		t.Errorf("a %+v, b %+v", a, b)
 	}
-	if h := d.System(); h.Handover != 0 || h.Together != 0 {
-		t.Errorf("%+v", h)
-	}
+	h := d.System()
+	fixture.If(t, h.Handover != 0 || h.Together != 0, "%+v", h)
 }
 
 // A tenant's debt and credit are bounded.
@@ -187,9 +185,8 @@ func TestAgo(t *testing.T) {
 			t.Errorf("%v ago: a burst of %v until %v", c.ago, a.burst, a.rested)
 		}
 		d.Rest(d.at, "a", Usage{Ago: ms}) // it rests already
-		if is := d.Stats("a"); is.Served != s.Served || d.find("a").rested != c.served {
-			t.Errorf("again: %+v", is)
-		}
+		is := d.Stats("a")
+		fixture.If(t, is.Served != s.Served || d.find("a").rested != c.served, "again: %+v", is)
 	}
 }
 
@@ -218,9 +215,8 @@ func TestBucket(t *testing.T) {
 		brim, enough time.Duration
 	}{{0.05, 5 * ms, 2500 * us}, {0.3, 30 * ms, 7 * ms}, {0.5, 50 * ms, 5 * ms}, {0.9, 90 * ms, ms}, {1, 100 * ms, 0}} {
 		x := &tenant{share: Share{Limit: c.limit}}
-		if b, e := d.brim(x), d.enough(x); off(b, c.brim) || off(e, c.enough) {
-			t.Errorf("%v: %v and %v", c.limit, b, e)
-		}
+		b, e := d.brim(x), d.enough(x)
+		fixture.If(t, off(b, c.brim) || off(e, c.enough), "%v: %v and %v", c.limit, b, e)
 	}
 	d.join(Share{Limit: 0.5}, "a")
 	d.want("a")
@@ -231,19 +227,15 @@ func TestBucket(t *testing.T) {
 		d.at = d.wake
 		d.decide()
 	}
-	if d.at < 9800*us || d.at > 10*ms {
-		t.Errorf("its limit was used up at %v", d.at)
-	}
+	fixture.If(t, d.at < 9800*us || d.at > 10*ms, "its limit was used up at %v", d.at)
 	d.drain("a")
 	dry := d.at
 	d.decide()
 	d.pass(d.wake - us - d.at).shows("p")
-	if d.pass(us).shows("r"); d.at-dry < 9700*us || d.at-dry > 10100*us {
-		t.Errorf("let run again after %v", d.at-dry)
-	}
-	if s := d.Stats("a"); off(s.Throttled, d.at-dry) {
-		t.Errorf("%+v", s)
-	}
+	d.pass(us).shows("r")
+	fixture.If(t, d.at-dry < 9700*us || d.at-dry > 10100*us, "let run again after %v", d.at-dry)
+	s := d.Stats("a")
+	fixture.If(t, off(s.Throttled, d.at-dry), "%+v", s)
 	d.rest("a")
 	d.at += time.Hour
 	if d.Look(d.at); d.find("a").bucket != 50*ms {
@@ -266,9 +258,8 @@ func TestChangeLimit(t *testing.T) {
 	fixture.Equal(t, d.find("a").bucket, 20*ms, "the bucket")
 	d.find("a").bucket = 0
 	d.dirty = true
-	if d.decide().shows("p"); !d.find("a").dry {
-		t.Error("it is not empty")
-	}
+	d.decide().shows("p")
+	fixture.If(t, !d.find("a").dry, "it is not empty")
 	d.Change(d.at, "a", Share{})
 	d.drain("a")
 	d.decide().shows("o")
@@ -388,9 +379,8 @@ func TestLightRunsBeside(t *testing.T) {
 	d.Change(d.at, "b", Share{Limit: 0.3})
 	was := b.lag
 	d.GPU.now = d.at + 2*ms
-	if d.Look(d.at + 3*ms); b.lag != was {
-		t.Errorf("lag %v", b.lag)
-	}
+	d.Look(d.at + 3*ms)
+	fixture.If(t, b.lag != was, "lag %v", b.lag)
 }
 
 // The time in which a tenant waits for others to drain is counted separately.
@@ -406,9 +396,8 @@ func TestHandover(t *testing.T) {
 	d.pass(2 * ms).shows("pp")
 	d.drain("a")
 	d.decide().pass(ms).shows("pr")
-	if h := d.System().Handover - before; before > us || h != 2*ms {
-		t.Errorf("%v, then %v", before, h)
-	}
+	h := d.System().Handover - before
+	fixture.If(t, before > us || h != 2*ms, "%v, then %v", before, h)
 }
 
 // A tenant that wants the GPU briefly and seldom is bound by its limit too.
@@ -423,9 +412,7 @@ func TestLimitHoldsForTheLight(t *testing.T) {
 		w.run(long)
 		part := a.ranks[0].done.Seconds() / long.Seconds()
 		t.Logf("limit %.2f: %.3f", limit, part)
-		if part > limit+0.015 {
-			t.Errorf("limit %.2f: %.3f", limit, part)
-		}
+		fixture.If(t, part > limit+0.015, "limit %.2f: %.3f", limit, part)
 	}
 }
 
@@ -499,9 +486,8 @@ func TestAge(t *testing.T) {
 		x.wants, x.part = true, 0.5
 		c.change(x)
 		d.age(x, 4*ms)
-		if x.lag != c.want || x.bill.wanted != 2*c.want || x.past.slot(0).due != c.want {
-			t.Errorf("%s: %v, %+v", what, x.lag, x.bill)
-		}
+		fixture.If(t, x.lag != c.want || x.bill.wanted != 2*c.want || x.past.slot(0).due != c.want,
+			"%s: %v, %+v", what, x.lag, x.bill)
 	}
 }
 
@@ -528,9 +514,8 @@ func TestRestMakesUp(t *testing.T) {
 		x := d.find("a")
 		x.lag = c.lag
 		c.change(x)
-		if d.age(x, 4*ms); x.lag != c.want {
-			t.Errorf("who %s: %v, not %v", what, x.lag, c.want)
-		}
+		d.age(x, 4*ms)
+		fixture.If(t, x.lag != c.want, "who %s: %v, not %v", what, x.lag, c.want)
 	}
 }
 
@@ -564,16 +549,13 @@ func TestOverrunIsOwed(t *testing.T) {
 		if d.learn(b, Usage{Launched: c.launched}); off(a.lag, -c.had) || off(a.bucket, -c.had) || off(a.bill.served+a.stats.Served, c.had) {
 			t.Errorf("%s: lag %v, bucket %v, served %v", what, a.lag, a.bucket, a.bill.served+a.stats.Served)
 		}
-		if all := a.bill.charged + a.stats.Charged + b.bill.charged + b.stats.Charged; off(all, time.Second) {
-			t.Errorf("%s: %v is charged", what, all)
-		}
-		if d.forget(); off(a.lag, -c.owes) || a.debt > debtMost {
-			t.Errorf("%s: it owes %v", what, a.lag)
-		}
+		all := a.bill.charged + a.stats.Charged + b.bill.charged + b.stats.Charged
+		fixture.If(t, off(all, time.Second), "%s: %v is charged", what, all)
+		d.forget()
+		fixture.If(t, off(a.lag, -c.owes) || a.debt > debtMost, "%s: it owes %v", what, a.lag)
 		a.lag = 0
-		if d.forget(); a.debt != 0 || a.overran != 0 {
-			t.Errorf("%s: it made up for that, and owes %v", what, a.debt)
-		}
+		d.forget()
+		fixture.If(t, a.debt != 0 || a.overran != 0, "%s: it made up for that, and owes %v", what, a.debt)
 	}
 	for _, others := range []int{0, 2} { // nobody, or nobody knows who
 		d, a, b := pair(t)
@@ -582,9 +564,8 @@ func TestOverrunIsOwed(t *testing.T) {
 			x := ready(d, string(rune('c'+i)), Share{})
 			x.state.Mode = Run
 		}
-		if d.serve(300 * ms); off(a.lag, -300*ms/time.Duration(1+others)) {
-			t.Errorf("beside %d others: lag %v", others, a.lag)
-		}
+		d.serve(300 * ms)
+		fixture.If(t, off(a.lag, -300*ms/time.Duration(1+others)), "beside %d others: lag %v", others, a.lag)
 	}
 }
 
@@ -593,9 +574,8 @@ func TestCrowded(t *testing.T) {
 	for rest, want := range map[time.Duration]bool{0: true, linger - 1: true, linger: false} {
 		d, a, b := pair(t)
 		d.GPU.now, b.wants, b.rested = d.at, rest == 0, d.at-rest
-		if d.open(a, Run); a.crowded != want {
-			t.Errorf("the other one rests for %v: %v", rest, a.crowded)
-		}
+		d.open(a, Run)
+		fixture.If(t, a.crowded != want, "the other one rests for %v: %v", rest, a.crowded)
 	}
 }
 
@@ -712,9 +692,8 @@ func TestLimitPaysForMore(t *testing.T) {
 		d.join(Share{Limit: c.limit}, "a")
 		a := d.find("a")
 		a.bucket = 20 * ms
-		if a.serve(10*ms, c.rate, c.charge, true); a.bucket != 20*ms-c.want {
-			t.Errorf("%+v: %v are gone", c, 20*ms-a.bucket)
-		}
+		a.serve(10*ms, c.rate, c.charge, true)
+		fixture.If(t, a.bucket != 20*ms-c.want, "%+v: %v are gone", c, 20*ms-a.bucket)
 	}
 }
 
@@ -730,9 +709,8 @@ func TestThrottled(t *testing.T) {
 		d.join(Share{Limit: c.limit, Held: c.held}, "a")
 		x := d.find("a")
 		x.dry, x.wants, x.bucket = c.dry, c.wants, 0
-		if d.age(x, ms); x.stats.Throttled != c.want || x.dry != c.dry {
-			t.Errorf("%+v: %+v, dry %v", c, x.stats, x.dry)
-		}
+		d.age(x, ms)
+		fixture.If(t, x.stats.Throttled != c.want || x.dry != c.dry, "%+v: %+v, dry %v", c, x.stats, x.dry)
 		if c.limit < 1 && x.bucket != ms/2 {
 			t.Errorf("%+v: %v", c, x.bucket)
 		}

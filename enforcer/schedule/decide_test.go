@@ -31,9 +31,8 @@ func TestLoneTenantIsOpen(t *testing.T) {
 	d.at = 2 * ms
 	d.want("b")
 	d.decide().shows("rr") // a is assumed to have work
-	if s := d.State("a"); !s.Beside || s.Turn != 1 {
-		t.Errorf("%+v", s)
-	}
+	s := d.State("a")
+	fixture.If(t, !s.Beside || s.Turn != 1, "%+v", s)
 }
 
 // A tenant is alone again only after the others wanted nothing for a second.
@@ -79,9 +78,8 @@ func TestWhoCountsAsAlone(t *testing.T) {
 	d.join(Share{Wait: 5 * ms}, "b")
 	d.want("a")
 	d.decide().shows("rR") // b must be able to go first at once
-	if s := d.State("a"); !s.Urgent || s.Haste || s.Beside {
-		t.Errorf("beside who may come at any time: %+v", s)
-	}
+	s := d.State("a")
+	fixture.If(t, !s.Urgent || s.Haste || s.Beside, "beside who may come at any time: %+v", s)
 }
 
 func TestRealtimeGoesFirst(t *testing.T) {
@@ -119,9 +117,8 @@ func TestRealtimeDoesNotWaitForDrains(t *testing.T) {
 		d.decide().shows("rR").pass(20 * ms)
 		d.want("b")
 		d.decide()
-		if d.shows(c.want); !d.find("a").drains {
-			t.Errorf("%+v: a has nothing outstanding", c.share)
-		}
+		d.shows(c.want)
+		fixture.If(t, !d.find("a").drains, "%+v: a has nothing outstanding", c.share)
 	}
 }
 
@@ -141,9 +138,8 @@ func TestIdleRunsAlone(t *testing.T) {
 	d.pass(ms)
 	d.want("b")
 	d.decide().shows("pr")
-	if a, target := d.Shares("b", time.Second); a < 0.98 || target < 0.98 {
-		t.Errorf("b has %.2f of %.2f", a, target)
-	}
+	a, target := d.Shares("b", time.Second)
+	fixture.If(t, a < 0.98 || target < 0.98, "b has %.2f of %.2f", a, target)
 }
 
 // A tenant whose launches must not wait goes first, until it is ahead by a turn.
@@ -249,13 +245,11 @@ func TestLateForATurn(t *testing.T) {
 	d.find("a").lag, d.find("b").lag = 0, 0
 	d.rest("a")
 	d.decide().shows("Pr")
-	if s := d.State("b"); s.End != d.at+4*ms || s.Haste {
-		t.Errorf("with a fifth of a round of 20 ms: %+v", s)
-	}
+	s := d.State("b")
+	fixture.If(t, s.End != d.at+4*ms || s.Haste, "with a fifth of a round of 20 ms: %+v", s)
 	d.Look(d.at + 5*ms)
-	if a, b := d.Lag("a"), d.Lag("b"); a != 4*ms || b != -4*ms {
-		t.Errorf("after 5 ms a is owed %v, b %v", a, b)
-	}
+	a, b := d.Lag("a"), d.Lag("b")
+	fixture.If(t, a != 4*ms || b != -4*ms, "after 5 ms a is owed %v, b %v", a, b)
 	fixture.Equal(t, d.Stats("a").Wanted, 0, "a wanted the GPU for")
 	d.pass(linger)
 	fixture.Equal(t, d.State("b").End, 0, "for who does not come back room is made until")
@@ -302,9 +296,8 @@ func TestStopped(t *testing.T) {
 	fixture.AtMost(t, g.Stats("b").Waited, time.Second, "that it was stopped counts as a wait of")
 	done = b.ranks[0].done
 	w.run(1 * time.Second)
-	if got := b.ranks[0].done - done; got < 400*ms || got > 600*ms {
-		t.Errorf("when it goes on it has %v of 1 s", got)
-	}
+	got := b.ranks[0].done - done
+	fixture.If(t, got < 400*ms || got > 600*ms, "when it goes on it has %v of 1 s", got)
 }
 
 // A tenant that speaks while others wait for it, as during a long kernel, may
@@ -331,9 +324,7 @@ func TestMute(t *testing.T) {
 	d.decide().pass(5*ms + 1).shows("pp")
 	d.Report(d.at, "a", Usage{})
 	d.pass(50 * ms).shows("pr")
-	if d.State("a").Mute || d.Stats("a").Overruns != 1 {
-		t.Error("a tenant that answered counts as stopped")
-	}
+	fixture.If(t, d.State("a").Mute || d.Stats("a").Overruns != 1, "a tenant that answered counts as stopped")
 	d.drain("a")
 	turn("b", "a")
 	for range 40 { // and now it is stopped
@@ -357,9 +348,8 @@ func TestMute(t *testing.T) {
 	turn("b", "a")
 	for _, late := range []bool{false, true} {
 		d.find("a").settled = late
-		if d.Silence(d.at, "a"); d.State("a").Mute != late {
-			t.Errorf("its drain is late %v, and it is mute %v", late, !late)
-		}
+		d.Silence(d.at, "a")
+		fixture.If(t, d.State("a").Mute != late, "its drain is late %v, and it is mute %v", late, !late)
 	}
 }
 
@@ -406,9 +396,8 @@ func TestFirstWakeCounts(t *testing.T) {
 				first = w
 			}
 		}
-		if wake != first || (wake == 0) != (limits[2] == 1 && limits[1] == 1) {
-			t.Errorf("%v: to be called at %v, not %v", limits, wake, first)
-		}
+		fixture.If(t, wake != first || (wake == 0) != (limits[2] == 1 && limits[1] == 1),
+			"%v: to be called at %v, not %v", limits, wake, first)
 	}
 }
 
@@ -437,9 +426,8 @@ func TestDregs(t *testing.T) {
 		d.join(Share{Limit: 0.5}, "a")
 		d.want("a")
 		d.find("a").bucket = left
-		if d.decide(); d.find("a").dry != dry {
-			t.Errorf("with %v left it is dry: %v", left, !dry)
-		}
+		d.decide()
+		fixture.If(t, d.find("a").dry != dry, "with %v left it is dry: %v", left, !dry)
 	}
 }
 

@@ -124,16 +124,14 @@ func TestOften(t *testing.T) {
 func TestFree(t *testing.T) {
 	d, a, _ := opened(t)
 	a.glimpse.lacks = 100*ms - 1
-	if d.free(); !d.freedom.on {
-		t.Error("closed by less than it bears")
-	}
+	d.free()
+	fixture.If(t, !d.freedom.on, "closed by less than it bears")
 	for _, c := range []struct{ was, gap, want time.Duration }{{0, 0, freeGap}, {time.Second, 2 * time.Second, 4 * time.Second},
 		{30*time.Second - 1, 4 * time.Second, 8 * time.Second}, {0, 100 * time.Second, 2 * time.Minute}, {0, 2 * time.Minute, 2 * time.Minute},
 		{30 * time.Second, 2 * time.Minute, freeGap}} {
 		a.glimpse.lacks, d.freedom = 100*ms, freedom{on: true, since: d.at - c.was, gap: c.gap}
-		if d.free(); d.freedom != (freedom{since: d.at, lacked: true, gap: c.want}) {
-			t.Errorf("%+v: %+v", c, d.freedom)
-		}
+		d.free()
+		fixture.If(t, d.freedom != (freedom{since: d.at, lacked: true, gap: c.want}), "%+v: %+v", c, d.freedom)
 	}
 	for what, c := range map[string]struct {
 		change func(d *desk, a, b *tenant)
@@ -379,9 +377,8 @@ func TestSleepersHaveNoPart(t *testing.T) {
 		d, a, b := opened(t)
 		x := ready(d, "c", Share{Weight: 2})
 		x.wants, x.rested, x.came, x.state.Mode, x.burst = false, d.at-time.Minute/2, 1, Open, time.Second
-		if d.decide().shows("ooO"); !x.state.Beside {
-			t.Error("it is alone")
-		}
+		d.decide().shows("ooO")
+		fixture.If(t, !x.state.Beside, "it is alone")
 		d.measured, a.pace.tried, d.dirty = a, d.at, true
 		if d.decide(); modes(d.GPU)[2:] != "p" || x.came != 1 || x.part != 0 || x.contends(d.at) {
 			t.Errorf("%s, came at %v, part %v", modes(d.GPU), x.came, x.part)
@@ -429,16 +426,13 @@ func TestLearnFree(t *testing.T) {
 	d, a, _ := opened(t)
 	a.wants, a.duty = false, 0.5
 	d.learnOpen(a, 0, 0, 0) // twice at the same time
-	if d.learnOpen(a, 0, 0, 500*ms); a.duty != 0.25 || a.wants {
-		t.Errorf("duty %v, wants %v", a.duty, a.wants)
-	}
+	d.learnOpen(a, 0, 0, 500*ms)
+	fixture.If(t, a.duty != 0.25 || a.wants, "duty %v, wants %v", a.duty, a.wants)
 	d.learnOpen(a, 0, 250*ms, 500*ms)
-	if d.learnOpen(a, 0, 250*ms, 500*ms); a.duty != 0.4375 {
-		t.Errorf("duty %v", a.duty)
-	}
-	if d.learnOpen(a, 0, 500*ms, 2*time.Second); a.duty != 0.25 {
-		t.Errorf("duty %v", a.duty)
-	}
+	d.learnOpen(a, 0, 250*ms, 500*ms)
+	fixture.If(t, a.duty != 0.4375, "duty %v", a.duty)
+	d.learnOpen(a, 0, 500*ms, 2*time.Second)
+	fixture.If(t, a.duty != 0.25, "duty %v", a.duty)
 }
 
 // A glimpse of nearly a second tells what a tenant lacks of its part, and
@@ -465,9 +459,7 @@ func TestGlimpse(t *testing.T) {
 		b.curb, a.glimpse = 0.5, glimpse{lacks: c.lacks, may: c.lacks, short: c.lacks, due: 500 * ms}
 		launched := c.had.Seconds() * 8192
 		d.glimpse(a, launched/2, 0, 89*ms)
-		if a.glimpse.over != 89*ms || a.glimpse.lacks != c.lacks {
-			t.Errorf("%s: too early: %+v", what, a.glimpse)
-		}
+		fixture.If(t, a.glimpse.over != 89*ms || a.glimpse.lacks != c.lacks, "%s: too early: %+v", what, a.glimpse)
 		d.glimpse(a, launched/2, time.Second-c.rests, 911*ms)
 		if g := a.glimpse; off(g.lacks, c.want) || !near(b.curb, c.curb) || !near(g.pace, (c.had+c.rests).Seconds()) ||
 			g != (glimpse{lacks: g.lacks, may: g.lacks, short: g.lacks, pace: g.pace}) {
@@ -477,9 +469,7 @@ func TestGlimpse(t *testing.T) {
 	d, a, b := opened(t)
 	b.curb, a.share.Wait = 0.5, ms
 	d.glimpse(a, 8192, time.Second, 900*ms)
-	if b.curb != 0.5 || a.glimpse.over != 0 {
-		t.Errorf("the curb grows to %v beside one that hurries", b.curb)
-	}
+	fixture.If(t, b.curb != 0.5 || a.glimpse.over != 0, "the curb grows to %v beside one that hurries", b.curb)
 	a.pace.solo = rate{}
 	if d.glimpse(a, 8192, 0, 900*ms); a.glimpse != (glimpse{lacks: -surplus, may: -surplus, short: -surplus}) {
 		t.Errorf("of an unknown pace: %+v", a.glimpse)
@@ -487,12 +477,10 @@ func TestGlimpse(t *testing.T) {
 	for seconds, want := range map[float64]time.Duration{0.089: 89 * ms, 0.5: 499 * ms, 1: 899 * ms} { // launches differ
 		d, a, _ := opened(t)
 		a.pace.noise.solo.square = seconds * vague * vague
-		if d.glimpse(a, 0, 0, want); a.glimpse.over != want {
-			t.Errorf("noise %v s: too early: %+v", seconds, a.glimpse)
-		}
-		if d.glimpse(a, 0, 0, 2*ms); a.glimpse.over != 0 {
-			t.Errorf("noise %v s: %+v", seconds, a.glimpse)
-		}
+		d.glimpse(a, 0, 0, want)
+		fixture.If(t, a.glimpse.over != want, "noise %v s: too early: %+v", seconds, a.glimpse)
+		d.glimpse(a, 0, 0, 2*ms)
+		fixture.If(t, a.glimpse.over != 0, "noise %v s: %+v", seconds, a.glimpse)
 		a.glimpse, a.pace.solo = glimpse{due: 500 * ms}, rate{8192 * seconds, seconds}
 		if d.glimpse(a, 4096, time.Second, time.Second); off(a.glimpse.may, 0) || off(a.glimpse.lacks, -surplus) {
 			t.Errorf("noise %v s: %+v", seconds, a.glimpse)
@@ -519,21 +507,17 @@ func TestTrimAndGrow(t *testing.T) {
 		{0.1, 0.1, 0.125}, {0.795, 0.636, 0.99375}, {0.8, 0.64, 0}} {
 		d, a, b := opened(t)
 		b.curb = c.was
-		if d.trim(a, lacking); !near(b.curb, c.trimmed) || a.curb != 0 {
-			t.Errorf("%v trimmed: %v", c.was, b.curb)
-		}
+		d.trim(a, lacking)
+		fixture.If(t, !near(b.curb, c.trimmed) || a.curb != 0, "%v trimmed: %v", c.was, b.curb)
 		a.curb, b.curb, b.glimpse.may = 0.5, c.was, 1
-		if d.trim(a, lacking); b.curb != c.was {
-			t.Errorf("%v trimmed though it lacks some: %v", c.was, b.curb)
-		}
-		if d.grow(a, 0.011, 0.011); !near(b.curb, c.grown) || a.curb != 0.5 {
-			t.Errorf("%v grown: %v", c.was, b.curb)
-		}
+		d.trim(a, lacking)
+		fixture.If(t, b.curb != c.was, "%v trimmed though it lacks some: %v", c.was, b.curb)
+		d.grow(a, 0.011, 0.011)
+		fixture.If(t, !near(b.curb, c.grown) || a.curb != 0.5, "%v grown: %v", c.was, b.curb)
 		b.curb, a.glimpse.short, b.glimpse.may, d.Scheduler.config.Slices = c.was, 1, 0, false
 		d.trim(a, lacking)
-		if d.grow(a, 0.011, 0.011); b.curb != c.was {
-			t.Errorf("%v is %v", c.was, b.curb)
-		}
+		d.grow(a, 0.011, 0.011)
+		fixture.If(t, b.curb != c.was, "%v is %v", c.was, b.curb)
 	}
 }
 
@@ -548,9 +532,8 @@ func TestGrowForWhomItMatters(t *testing.T) {
 		{0.06, 0.02, 0, 1, false}, {0.01, 0.02, 1, 0, false}} {
 		d, a, b := opened(t)
 		b.curb, b.glimpse.may, a.glimpse.short = 0.5, c.lacks, c.short
-		if d.grow(a, c.more, c.ahead); (b.curb > 0.5) != c.grows {
-			t.Errorf("%+v: %v", c, b.curb)
-		}
+		d.grow(a, c.more, c.ahead)
+		fixture.If(t, (b.curb > 0.5) != c.grows, "%+v: %v", c, b.curb)
 	}
 }
 
@@ -571,9 +554,7 @@ func TestFirstPace(t *testing.T) {
 		for range 40 {
 			d.trim(a, lacking)
 		}
-		if b.curb != paceLeast {
-			t.Errorf("trimmed again and again: %v", b.curb)
-		}
+		fixture.If(t, b.curb != paceLeast, "trimmed again and again: %v", b.curb)
 	}
 }
 
@@ -676,9 +657,8 @@ func TestUnsure(t *testing.T) {
 		d.Scheduler.gpus[1].find("a").wants = what == "linked"
 		a.pace.fresh, d.freedom.since = d.at-time.Minute, d.at-5*time.Second
 		c.change(d, a, b)
-		if d.measure(); (d.measured == a) != c.want {
-			t.Errorf("%s: measured %v", what, !c.want)
-		}
+		d.measure()
+		fixture.If(t, (d.measured == a) != c.want, "%s: measured %v", what, !c.want)
 	}
 }
 
@@ -695,9 +675,8 @@ func TestOpenAges(t *testing.T) {
 		if d.Look(d.at + 100*ms); off(a.glimpse.due, c.want) || a.duty != 1 || a.lag != 0 {
 			t.Errorf("%+v: due %v, duty %v, lag %v", c, a.glimpse.due, a.duty, a.lag)
 		}
-		if d.Look(d.at + 2*time.Second); !a.wants {
-			t.Error("it rests too early")
-		}
+		d.Look(d.at + 2*time.Second)
+		fixture.If(t, !a.wants, "it rests too early")
 		if d.Look(d.at + 2*time.Second + 1); a.wants || a.duty != 0 || a.rested != a.looked || a.burst != 0 || d.wake != 0 {
 			t.Errorf("wants %v, duty %v, rested at %v, to be called at %v", a.wants, a.duty, a.rested, d.wake)
 		}
@@ -712,23 +691,19 @@ func TestSlicesOnPages(t *testing.T) {
 	if d.flag(); a.state != (State{Beside: true, Haste: true, Turn: a.state.Turn, Slice: ms}) || !d.Changed() || b.state.Slice != 0 {
 		t.Errorf("%+v, %+v", a.state, b.state)
 	}
-	if d.flag(); d.Changed() {
-		t.Error("the same is news")
-	}
+	d.flag()
+	fixture.If(t, d.Changed(), "the same is news")
 	d.freedom.end(d.GPU)
 	d.freedom.gap, d.dirty = never, true
-	if d.decide(); a.state.Slice != 0 {
-		t.Errorf("%+v", a.state)
-	}
+	d.decide()
+	fixture.If(t, a.state.Slice != 0, "%+v", a.state)
 	d.Leave(d.at, "b")
 	d.pass(time.Second).shows("o")
-	if s := d.State("a"); s != (State{Turn: s.Turn}) {
-		t.Errorf("alone: %+v", s)
-	}
+	s := d.State("a")
+	fixture.If(t, s != (State{Turn: s.Turn}), "alone: %+v", s)
 	a.glimpse.lacks, a.curb = 1, 0.5
-	if d.Leave(d.at, "a"); a.curb != 0 || a.glimpse != (glimpse{}) {
-		t.Errorf("gone: %v, %+v", a.curb, a.glimpse)
-	}
+	d.Leave(d.at, "a")
+	fixture.If(t, a.curb != 0 || a.glimpse != (glimpse{}), "gone: %v, %+v", a.curb, a.glimpse)
 }
 
 // A tenant comes with its first wish, and with one after a long rest.
@@ -754,9 +729,8 @@ func TestCameWhileOpen(t *testing.T) {
 		a.burst = ms
 		d.at += idle + 5*ms
 		d.Report(d.at, "a", Usage{Busy: 5 * ms})
-		if (a.came == d.at) != came || !a.wants || a.burst != ms {
-			t.Errorf("after %v: came at %v, wants %v", idle, a.came, a.wants)
-		}
+		fixture.If(t, (a.came == d.at) != came || !a.wants || a.burst != ms,
+			"after %v: came at %v, wants %v", idle, a.came, a.wants)
 	}
 }
 
@@ -850,9 +824,8 @@ func TestDecodingGoesFirst(t *testing.T) {
 func TestLimitBesideLight(t *testing.T) {
 	t.Parallel()
 	_, _, w, _ := compare(t, 8*time.Second, []string{"queue", "tick"}, []float64{30, 70}, func(w *world) { w.programs[0].Limit = 0.25 })
-	if part := w.programs[0].ranks[0].done.Seconds() / w.now.Seconds(); part < 0.23 || part > 0.27 {
-		t.Errorf("it has %.3f of the GPU", part)
-	}
+	part := w.programs[0].ranks[0].done.Seconds() / w.now.Seconds()
+	fixture.If(t, part < 0.23 || part > 0.27, "it has %.3f of the GPU", part)
 }
 
 // A tenant whose launches take longer from a moment on has its part again soon.
@@ -861,9 +834,8 @@ func TestWorkGrows(t *testing.T) {
 	for _, name := range []string{"gpt2", "loader"} {
 		a, b, lone := kind(name, 70), kind("queue", 30), kind(name, 70)
 		w := newWorld(t, false, nil, a, b)
-		if w.run(5 * time.Second); !w.gpus[0].g.freedom.on {
-			t.Errorf("%s: not open", name)
-		}
+		w.run(5 * time.Second)
+		fixture.If(t, !w.gpus[0].g.freedom.on, "%s: not open", name)
 		a.kernel, lone.kernel = 3*a.kernel, 3*a.kernel
 		newWorld(t, true, nil, lone).run(5 * time.Second)
 		w.run(3 * time.Second)

@@ -188,9 +188,8 @@ func TestGangIsFound(t *testing.T) {
 				}
 			}
 		}
-		if run(time.Second, false); !joined() || d.System().Gangs+other.System().Gangs != 1 {
-			t.Errorf("takes %v: not found", takes)
-		}
+		run(time.Second, false)
+		fixture.If(t, !joined() || d.System().Gangs+other.System().Gangs != 1, "takes %v: not found", takes)
 		if !linked && a.stats.Turns < repeats {
 			t.Errorf("takes %v: found after %d turns", takes, a.stats.Turns)
 		}
@@ -224,9 +223,8 @@ func TestDissolveKeepsLinks(t *testing.T) {
 	}
 	u := a.unit
 	d.GPU.now, d.at = time.Minute, time.Minute
-	if d.Scheduler.acquit(a); a.unit != u {
-		t.Error("links are taken apart and made anew")
-	}
+	d.Scheduler.acquit(a)
+	fixture.If(t, a.unit != u, "links are taken apart and made anew")
 	if d.decide(); len(d.domain.gpus) != 2 || d.domain != other.domain || d.find("a").unit != other.find("a").unit ||
 		len(d.find("a").unit.members) != 2 || len(third.find("a").unit.members) != 1 {
 		t.Errorf("%d GPUs, %d members", len(d.domain.gpus), len(d.find("a").unit.members))
@@ -274,9 +272,7 @@ func TestDoubts(t *testing.T) {
 			d.acquit(a)
 			d.GPU.now++
 		}
-		if (a.unit == o.unit) != want {
-			t.Errorf("%s: a gang %v", drains, !want)
-		}
+		fixture.If(t, (a.unit == o.unit) != want, "%s: a gang %v", drains, !want)
 	}
 }
 
@@ -333,9 +329,7 @@ func TestNudgesAll(t *testing.T) {
 		was = modes(d.GPU)
 		d.pass(100 * us)
 	}
-	if nudges < 3 || nudges > 12 {
-		t.Errorf("%d times", nudges)
-	}
+	fixture.If(t, nudges < 3 || nudges > 12, "%d times", nudges)
 	if s := d.Stats("a"); d.State("b").Mode != Run || s.Overruns != 1 {
 		t.Errorf("b waits for ever: %s, %+v", modes(d.GPU), s)
 	}
@@ -374,9 +368,8 @@ func TestPatience(t *testing.T) {
 		fixture.Equal(t, d.patience(a), c.want, "%v", c.says)
 	}
 	a.longest = 16 * ms
-	if d.Report(d.at, "a", Usage{}); a.longest != 15*ms {
-		t.Errorf("%v", a.longest)
-	}
+	d.Report(d.at, "a", Usage{})
+	fixture.If(t, a.longest != 15*ms, "%v", a.longest)
 }
 
 // The longer a drain takes, the later a gang is nudged again.
@@ -426,13 +419,11 @@ func TestDomainsAreDecidedOnAnew(t *testing.T) {
 	third := d.Scheduler.Add()
 	third.Join(0, "a", Share{})
 	d.decide()
-	if third.Link(0, d.GPU, "a"); !other.dirty {
-		t.Error("joined")
-	}
+	third.Link(0, d.GPU, "a")
+	fixture.If(t, !other.dirty, "joined")
 	d.decide()
-	if d.Leave(0, "a"); !other.dirty || !third.dirty {
-		t.Error("taken apart")
-	}
+	d.Leave(0, "a")
+	fixture.If(t, !other.dirty || !third.dirty, "taken apart")
 	d.decide()
 	was := d.domain
 	if d.Leave(0, "b"); d.domain != was { // it is in no gang
@@ -465,9 +456,8 @@ func TestStuck(t *testing.T) {
 	} {
 		x, u := *a, *a.unit
 		a.sessions, a.drains = 2, true
-		if c.change(); a.stuck() != c.want {
-			t.Errorf("%s: stuck %v", what, !c.want)
-		}
+		c.change()
+		fixture.If(t, a.stuck() != c.want, "%s: stuck %v", what, !c.want)
 		*a, *a.unit = x, u
 	}
 }
@@ -498,7 +488,6 @@ func TestNudgeEnds(t *testing.T) {
 		*a, *a.unit = x, u
 	}
 	a.state.Mode, a.nudge = Run, time.Second+ms // alone, and without outstanding work
-	if d.stir(a); a.state.Mode != Run {
-		t.Error("it has no time to launch")
-	}
+	d.stir(a)
+	fixture.If(t, a.state.Mode != Run, "it has no time to launch")
 }

@@ -35,17 +35,15 @@ func TestShares(t *testing.T) {
 	}{{"a", time.Second, 0.75}, {"b", time.Second, 0.25}, {"a", 10 * time.Second, 0.75}, {"b", time.Hour, 0.25},
 		{"a", 199 * ms, 0.75}} {
 		a, due := d.Shares(c.name, c.window)
-		if a < c.want-0.12 || a > c.want+0.12 || due < c.want-1e-6 || due > c.want+1e-6 {
-			t.Errorf("%s over %v: %v of %v", c.name, c.window, a, due)
-		}
+		fixture.If(t, a < c.want-0.12 || a > c.want+0.12 || due < c.want-1e-6 || due > c.want+1e-6,
+			"%s over %v: %v of %v", c.name, c.window, a, due)
 	}
 	for _, c := range []struct {
 		name   string
 		window time.Duration
 	}{{"nobody", time.Second}, {"a", 99 * ms}, {"a", 0}, {"a", -time.Second}} {
-		if a, due := d.Shares(c.name, c.window); a != 0 || due != 0 {
-			t.Errorf("%s over %v: %v of %v", c.name, c.window, a, due)
-		}
+		a, due := d.Shares(c.name, c.window)
+		fixture.If(t, a != 0 || due != 0, "%s over %v: %v of %v", c.name, c.window, a, due)
 	}
 }
 
@@ -69,9 +67,8 @@ func TestSharesForget(t *testing.T) {
 		d.at += pause
 		d.Look(d.at)
 		a, due := d.Shares("a", 10*time.Second)
-		if past := pause > 10*time.Second; past != (a == 0) || past != (due == 0) {
-			t.Errorf("after %v: %v of %v", pause, a, due)
-		}
+		past := pause > 10*time.Second
+		fixture.If(t, past != (a == 0) || past != (due == 0), "after %v: %v of %v", pause, a, due)
 	}
 }
 
@@ -183,14 +180,11 @@ func TestUnknown(t *testing.T) {
 	d.Report(0, "a", Usage{Launched: 1})
 	d.Change(0, "a", Share{Held: true})
 	d.Leave(0, "a")
-	if d.decide(); d.wake != 0 || len(d.tenants) != 0 || d.Changed() {
-		t.Errorf("to be called at %v", d.wake)
-	}
+	d.decide()
+	fixture.If(t, d.wake != 0 || len(d.tenants) != 0 || d.Changed(), "to be called at %v", d.wake)
 	d.join(Share{}, "a", "b")
 	d.want("b")
-	if d.Wants("a") || !d.Wants("b") {
-		t.Error("Wants is wrong: only b wants the GPU")
-	}
+	fixture.If(t, d.Wants("a") || !d.Wants("b"), "Wants is wrong: only b wants the GPU")
 }
 
 // Statistics include the current wait.
@@ -235,9 +229,8 @@ func TestLate(t *testing.T) {
 		}
 		d.rest("a")
 		d.decide()
-		if s := d.Stats("b"); s.Late != c.late || s.Waits != 1 || d.State("b").Mode != Run {
-			t.Errorf("%v: %+v", c.most, s)
-		}
+		s := d.Stats("b")
+		fixture.If(t, s.Late != c.late || s.Waits != 1 || d.State("b").Mode != Run, "%v: %+v", c.most, s)
 	}
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{Wait: 5 * ms, Limit: 0.1}, "a")

@@ -124,9 +124,8 @@ func TestOneLongKernel(t *testing.T) {
 	r.queue[0] = 300 * ms
 	at, was := w.now, r.done
 	w.run(time.Second)
-	if part := (r.done - was).Seconds() / 0.38; part < 0.85 || part > 1.05 {
-		t.Errorf("it has %.3f of its part in the second from then", part)
-	}
+	part := (r.done - was).Seconds() / 0.38
+	fixture.If(t, part < 0.85 || part > 1.05, "it has %.3f of its part in the second from then", part)
 	w.run(2 * time.Second)
 	all := alone(t, "queue").lone
 	fixture.AtLeast(t, a.rate(at+time.Second, w.now)/all/0.38, 0.97, "it has … of its part from a second after")

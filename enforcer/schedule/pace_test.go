@@ -25,12 +25,10 @@ func TestCost(t *testing.T) {
 		t.Errorf("%v of no launch", p.cost())
 	}
 	var r rate
-	if r.add(100, soloMemory, soloMemory); r != (rate{100, 0.4}) {
-		t.Errorf("%+v", r)
-	}
-	if r.add(20, soloMemory/2, soloMemory); !near(r.launches, 60) || !near(r.seconds, 0.3) {
-		t.Errorf("%+v", r)
-	}
+	r.add(100, soloMemory, soloMemory)
+	fixture.If(t, r != (rate{100, 0.4}), "%+v", r)
+	r.add(20, soloMemory/2, soloMemory)
+	fixture.If(t, !near(r.launches, 60) || !near(r.seconds, 0.3), "%+v", r)
 }
 
 // The rate beside others is known after 15 ms, and needs a cost to be of use.
@@ -109,13 +107,11 @@ func TestNoise(t *testing.T) {
 		over     time.Duration
 		want     float64
 	}{{100, 10 * ms, 0.0005}, {50, 10 * ms, 0.000575}, {50, 10 * ms, 0.0005175}, {100, 20 * ms, 0.000414}, {100, 200 * ms, 0.040707}} {
-		if n.add(c.launches, c.over); math.Abs(n.square-c.want) > 1e-6 {
-			t.Errorf("%d: %v, want %v", i, n.square, c.want)
-		}
+		n.add(c.launches, c.over)
+		fixture.If(t, math.Abs(n.square-c.want) > 1e-6, "%d: %v, want %v", i, n.square, c.want)
 	}
-	if n.add(0, 10*ms); n.last != 0.02 {
-		t.Errorf("without a launch one takes %v s", n.last)
-	}
+	n.add(0, 10*ms)
+	fixture.If(t, n.last != 0.02, "without a launch one takes %v s", n.last)
 	n.square = 0.0004
 	fixture.Near(t, n.enough(0.1).Seconds(), 0.04, 1e-6, "for an error of a tenth")
 	fixture.Near(t, n.off(rate{1, 0.04}), 0.1, 1e-9, "error over 40 ms")
@@ -145,13 +141,11 @@ func TestLearnAlone(t *testing.T) {
 	was := a.pace.solo
 	for _, u := range []Usage{{Launched: 100, Solo: 100}, {Launched: 100, SoloTime: ms},
 		{Launched: 100, Solo: 100, SoloTime: -ms}} {
-		if d.Report(d.at+ms, "a", u); a.pace.solo != was {
-			t.Errorf("%+v: %+v", u, a.pace)
-		}
+		d.Report(d.at+ms, "a", u)
+		fixture.If(t, a.pace.solo != was, "%+v: %+v", u, a.pace)
 	}
-	if d.Report(d.at+ms, "a", Usage{Solo: 100, SoloTime: 1}); a.pace.solo.launches != was.launches+100 {
-		t.Errorf("in a moment: %+v", a.pace)
-	}
+	d.Report(d.at+ms, "a", Usage{Solo: 100, SoloTime: 1})
+	fixture.If(t, a.pace.solo.launches != was.launches+100, "in a moment: %+v", a.pace)
 	a.pace.solo = was
 	if d.Report(d.at+ms, "a", Usage{Solo: 100, SoloTime: time.Hour}); !near(a.pace.solo.seconds, 1.03) ||
 		!near(a.pace.solo.launches, 100+100./3600) { // as many as in the time that counts
@@ -196,9 +190,8 @@ func TestLearnBeside(t *testing.T) {
 	}
 	d, a := lessons(t, 0, 4*time.Second, 2*time.Second)
 	a.pace.solo = costs(0.001)
-	if d.Report(d.at, "a", Usage{Launched: 3000}); off(a.lag, -time.Second) {
-		t.Errorf("after long: lag %v", a.lag)
-	}
+	d.Report(d.at, "a", Usage{Launched: 3000})
+	fixture.If(t, off(a.lag, -time.Second), "after long: lag %v", a.lag)
 }
 
 // Launches beside others are charged to a limit if they exceed the booked
@@ -218,9 +211,8 @@ func TestLearnBesideWithLimit(t *testing.T) {
 	} {
 		d, a := lessons(t, 0, 40*ms, 20*ms)
 		a.share.Limit, a.bucket, a.pace.solo = c.limit, 30*ms, costs(0.001)
-		if d.Report(d.at, "a", Usage{Launched: c.launched}); a.bucket != c.want {
-			t.Errorf("%s: %v is left, not %v", what, a.bucket, c.want)
-		}
+		d.Report(d.at, "a", Usage{Launched: c.launched})
+		fixture.If(t, a.bucket != c.want, "%s: %v is left, not %v", what, a.bucket, c.want)
 	}
 }
 
@@ -231,9 +223,8 @@ func TestBusyTellsNoPace(t *testing.T) {
 		a.looked, a.closed = d.at-ms, d.at // it was alone until now
 		was := a.pace
 		was.steady = rate{30, busy.Seconds()}
-		if d.Report(d.at, "a", Usage{Launched: 30, Busy: busy}); a.pace != was || a.lag != 0 {
-			t.Errorf("busy for %v: lag %v, %+v", busy, a.lag, a.pace)
-		}
+		d.Report(d.at, "a", Usage{Launched: 30, Busy: busy})
+		fixture.If(t, a.pace != was || a.lag != 0, "busy for %v: lag %v, %+v", busy, a.lag, a.pace)
 	}
 }
 
@@ -321,9 +312,8 @@ func TestMeasured(t *testing.T) {
 	d.drain("a")
 	d.decide().shows("pr")
 	d.rest("b")
-	if d.decide(); d.measured != nil {
-		t.Error("a resting tenant is measured")
-	}
+	d.decide()
+	fixture.If(t, d.measured != nil, "a resting tenant is measured")
 	d.want("b")
 	d.decide().know()
 	for _, c := range []struct {
@@ -347,9 +337,8 @@ func TestMeasured(t *testing.T) {
 		a.pace.solo = rate{100, c.known.Seconds()}
 		a.pace.fresh, a.pace.tried = d.at-c.since, d.at-c.tried
 		d.measured, d.find("a").wants, d.find("b").wants = nil, true, true
-		if d.measure(); (d.measured == a) != c.want {
-			t.Errorf("%+v: %v", c, d.measured)
-		}
+		d.measure()
+		fixture.If(t, (d.measured == a) != c.want, "%+v: %v", c, d.measured)
 	}
 }
 
@@ -403,9 +392,8 @@ func TestPaceConfirmed(t *testing.T) {
 func TestConfirm(t *testing.T) {
 	for seconds, want := range map[float64]uint{measured.Seconds(): 1, measured.Seconds() - 1e-6: 0} {
 		p := pace{old: 1, solo: rate{seconds, seconds}}
-		if p.confirm(); p.confirmed != want || (p.old == 0) != (want == 1) {
-			t.Errorf("%v s: %+v", seconds, p)
-		}
+		p.confirm()
+		fixture.If(t, p.confirmed != want || (p.old == 0) != (want == 1), "%v s: %+v", seconds, p)
 	}
 }
 
@@ -441,9 +429,8 @@ func TestNotMeasured(t *testing.T) {
 		d.at = ms
 		d.find("a").pace, d.find("b").pace = pace{}, pace{}
 		change(d)
-		if d.Look(d.at); d.measured != nil {
-			t.Fatalf("%s: measured already", what)
-		}
+		d.Look(d.at)
+		fixture.Stop(t, d.measured != nil, "%s: measured already", what)
 		if d.measure(); d.measured != nil {
 			t.Errorf("%s: %s is measured", what, d.measured.name)
 		}
@@ -494,8 +481,7 @@ func TestAnEarlierPhaseIsForgotten(t *testing.T) {
 		a.pace.fresh = d.at - staleTime - 2
 		a.came = a.pace.fresh + came
 		d.Report(d.at, "a", Usage{Solo: 1000, SoloTime: 30 * ms})
-		if cost := a.pace.cost(); (cost < 4e-5) != forgotten {
-			t.Errorf("it came %v after it was measured: %v s", came, cost)
-		}
+		cost := a.pace.cost()
+		fixture.If(t, (cost < 4e-5) != forgotten, "it came %v after it was measured: %v s", came, cost)
 	}
 }

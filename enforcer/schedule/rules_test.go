@@ -29,9 +29,8 @@ func TestReady(t *testing.T) {
 		"held":          {func(x *tenant) { x.share.Held = true }, false},
 	} {
 		x := ready(newDesk(t, Config{}, 1), "x", Share{})
-		if c.change(x); x.ready() != c.want {
-			t.Errorf("%s: ready %v", what, !c.want)
-		}
+		c.change(x)
+		fixture.If(t, x.ready() != c.want, "%s: ready %v", what, !c.want)
 	}
 }
 
@@ -122,9 +121,8 @@ func TestConflict(t *testing.T) {
 		"turns":          {func() { d.Scheduler.config.Turns = true }, true},
 	} {
 		x, y, u, v, config := *a, *b, *a.unit, *b.unit, d.Scheduler.config
-		if c.change(); conflict(a, b) != c.want {
-			t.Errorf("%s: %v", what, !c.want)
-		}
+		c.change()
+		fixture.If(t, conflict(a, b) != c.want, "%s: %v", what, !c.want)
 		*a, *b, *x.unit, *y.unit, d.Scheduler.config = x, y, u, v, config
 	}
 }
@@ -147,9 +145,8 @@ func TestFits(t *testing.T) {
 		"b is dry":         {func() { b.dry = true }, false},
 	} {
 		x, y, u, v := *a, *b, *a.unit, *b.unit
-		if c.change(); b.unit.fits() != c.want {
-			t.Errorf("%s: %v", what, !c.want)
-		}
+		c.change()
+		fixture.If(t, b.unit.fits() != c.want, "%s: %v", what, !c.want)
 		*a, *b, *x.unit, *y.unit = x, y, u, v
 	}
 }
@@ -178,9 +175,8 @@ func TestMayBegin(t *testing.T) {
 		"turns":                {func() { d.Scheduler.config.Turns = true }, false},
 	} {
 		x, y, u, v, config := *a, *b, *a.unit, *b.unit, d.Scheduler.config
-		if c.change(); d.mayBegin(b) != c.want {
-			t.Errorf("%s: %v", what, !c.want)
-		}
+		c.change()
+		fixture.If(t, d.mayBegin(b) != c.want, "%s: %v", what, !c.want)
 		*a, *b, *x.unit, *y.unit, d.Scheduler.config = x, y, u, v, config
 	}
 }
@@ -204,9 +200,8 @@ func TestClear(t *testing.T) {
 		"hurried in turns": {func() { a.drains, b.share.Wait, d.Scheduler.config.Turns = true, ms, true }, false},
 	} {
 		x, y, config := *a, *b, d.Scheduler.config
-		if c.change(); b.unit.clear() != c.want {
-			t.Errorf("%s: %v", what, !c.want)
-		}
+		c.change()
+		fixture.If(t, b.unit.clear() != c.want, "%s: %v", what, !c.want)
 		*a, *b, d.Scheduler.config = x, y, config
 	}
 }
@@ -242,19 +237,15 @@ func TestPausedIsToldNothingElse(t *testing.T) {
 	d.want("c")
 	d.decide().shows("ppr")
 	for _, name := range []string{"a", "b"} {
-		if s := d.State(name); s != (State{Mode: Pause, Turn: s.Turn}) {
-			t.Errorf("%s: %+v", name, s)
-		}
+		s := d.State(name)
+		fixture.If(t, s != (State{Mode: Pause, Turn: s.Turn}), "%s: %+v", name, s)
 	}
 	d.Changed()
 	a := d.find("a")
 	d.open(a, Run)
-	if !d.Changed() {
-		t.Error("no client was told that a may launch")
-	}
-	if d.GPU.pause(a); !d.Changed() {
-		t.Error("no client was told that a may not launch")
-	}
+	fixture.If(t, !d.Changed(), "no client was told that a may launch")
+	d.GPU.pause(a)
+	fixture.If(t, !d.Changed(), "no client was told that a may not launch")
 }
 
 // An absent tenant that is still remembered blocks nobody, and needs no decision.
@@ -486,9 +477,8 @@ func TestLatch(t *testing.T) {
 		x, g := *a, *d.GPU
 		a.lag, a.owed = c.lag, c.was
 		c.change()
-		if d.latch(a, d.owing()); a.owed != c.want {
-			t.Errorf("%s: owed %v", what, a.owed)
-		}
+		d.latch(a, d.owing())
+		fixture.If(t, a.owed != c.want, "%s: owed %v", what, a.owed)
 		*a, *d.GPU = x, g
 	}
 	_ = b
@@ -535,9 +525,8 @@ func TestJudge(t *testing.T) {
 		d.tried, d.triedAt = true, time.Second
 		a.pace.beside.launches, b.pace.beside.launches = c.a*2000, c.b*2000
 		c.change(d, b)
-		if d.judge(); d.together != c.want {
-			t.Errorf("%s: %v", what, d.together)
-		}
+		d.judge()
+		fixture.If(t, d.together != c.want, "%s: %v", what, d.together)
 	}
 }
 
@@ -553,9 +542,8 @@ func TestJudgedAgain(t *testing.T) {
 		want bool
 	}{{1.1, true}, {1.05, true}, {1.02, false}, {1.1, false}} {
 		a.pace.beside.launches, b.pace.beside.launches = c.sum*1000, c.sum*1000
-		if d.judge(); d.together != c.want {
-			t.Errorf("%v: together %v", c.sum, d.together)
-		}
+		d.judge()
+		fixture.If(t, d.together != c.want, "%v: together %v", c.sum, d.together)
 	}
 }
 
@@ -601,9 +589,7 @@ func TestTry(t *testing.T) {
 
 func TestTries(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
-	if d.tries() {
-		t.Error("before it was tried")
-	}
+	fixture.If(t, d.tries(), "before it was tried")
 	a := ready(d, "a", Share{})
 	for _, c := range []struct {
 		ago   time.Duration
@@ -619,9 +605,7 @@ func TestTries(t *testing.T) {
 		fixture.Equal(t, d.tries(), c.want, "%+v: it tries", c)
 	}
 	d.triedAt, d.measured = d.GPU.now, a
-	if d.tries() {
-		t.Error("while somebody is measured")
-	}
+	fixture.If(t, d.tries(), "while somebody is measured")
 }
 
 // A trial is longer while too few launches were seen to tell that everybody has its part.

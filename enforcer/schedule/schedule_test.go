@@ -54,14 +54,12 @@ func TestLeave(t *testing.T) {
 	d.decide()
 	d.Leave(d.at, "a") // it is gone
 	d.Want(d.at, "a")
-	if d.decide(); d.Wants("a") {
-		t.Error("a tenant that left wants the GPU")
-	}
+	d.decide()
+	fixture.If(t, d.Wants("a"), "a tenant that left wants the GPU")
 	d.pass(silence).shows(map[bool]string{true: "Po", false: "o"}[len(d.tenants) == 2])
 	d.Leave(d.at, "b")
-	if d.decide(); d.wake != 0 {
-		t.Errorf("to be called at %v", d.wake)
-	}
+	d.decide()
+	fixture.If(t, d.wake != 0, "to be called at %v", d.wake)
 }
 
 // Nobody waits for a tenant that left during its measurement or its run.
@@ -69,9 +67,8 @@ func TestLeaveFreesTheGPU(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
-	if d.decide(); d.measured == nil {
-		t.Fatal("no tenant is measured")
-	}
+	d.decide()
+	fixture.Stop(t, d.measured == nil, "no tenant is measured")
 	d.Leave(d.at, "a")
 	fixture.Equal(t, d.measured, nil, "a tenant that left is measured")
 	d.decide()
@@ -116,13 +113,11 @@ func TestGoneIsRemembered(t *testing.T) {
 	d.Leave(0, "a")
 	d.Leave(0, "a")
 	d.want("a")
-	if a := d.find("a"); a == nil || a.wants || a.sessions != 0 {
-		t.Fatalf("%+v", a)
-	}
+	a := d.find("a")
+	fixture.Stop(t, a == nil || a.wants || a.sessions != 0, "%+v", a)
 	d.at = 4 * ms
-	if d.join(Share{}, "b"); d.find("a") == nil {
-		t.Error("forgotten too early")
-	}
+	d.join(Share{}, "b")
+	fixture.If(t, d.find("a") == nil, "forgotten too early")
 	d.at = 10 * ms
 	if d.join(Share{}, "c"); d.find("a") != nil {
 		t.Errorf("it is remembered for %v", d.Lag("a"))
@@ -142,19 +137,16 @@ func TestRestLater(t *testing.T) {
 		a := d.find("a")
 		a.owed = true
 		d.Rest(d.at, "a", Usage{Ago: ago, Solo: 80, SoloTime: 8 * ms})
-		if a.burst != burst || a.rested != time.Second+burst || a.owed || !near(a.pace.cost(), 0.0001) {
-			t.Errorf("%v ago: a burst of %v until %v, owed %v, %+v", ago, a.burst, a.rested, a.owed, a.pace)
-		}
+		fixture.If(t, a.burst != burst || a.rested != time.Second+burst || a.owed || !near(a.pace.cost(), 0.0001),
+			"%v ago: a burst of %v until %v, owed %v, %+v", ago, a.burst, a.rested, a.owed, a.pace)
 		a.lag = 5 * ms
-		if d.want("a"); a.lag != 5*ms {
-			t.Errorf("%v ago: it is owed %v", ago, a.lag)
-		}
+		d.want("a")
+		fixture.If(t, a.lag != 5*ms, "%v ago: it is owed %v", ago, a.lag)
 		d.rest("a")
 		d.at += 101 * ms
 		a.lag = 5 * ms
-		if d.want("a"); a.lag != 0 {
-			t.Errorf("long ago: it is owed %v", a.lag)
-		}
+		d.want("a")
+		fixture.If(t, a.lag != 0, "long ago: it is owed %v", a.lag)
 	}
 }
 
@@ -173,9 +165,8 @@ func TestDrainedAgo(t *testing.T) {
 				t.Errorf("%v ago: %+v", ago, s)
 			}
 		}
-		if c := d.find("a").pace.cost(); !near(c, 0.0001) {
-			t.Errorf("a launch takes %v", c)
-		}
+		c := d.find("a").pace.cost()
+		fixture.If(t, !near(c, 0.0001), "a launch takes %v", c)
 	}
 }
 
@@ -210,9 +201,8 @@ func TestChangeAndWaits(t *testing.T) {
 		d.Change(d.at, "b", c.share)
 		d.at += ms
 		d.Look(d.at)
-		if s := d.Stats("b"); s.Waited != c.waited || s.Waits != c.waits {
-			t.Errorf("%d: %+v", i, s)
-		}
+		s := d.Stats("b")
+		fixture.If(t, s.Waited != c.waited || s.Waits != c.waits, "%d: %+v", i, s)
 	}
 }
 
@@ -258,9 +248,8 @@ func TestChanged(t *testing.T) {
 		{func() { d.Leave(d.at, "a") }, true},
 	} {
 		c.do()
-		if d.decide(); d.Changed() != c.want || d.Changed() {
-			t.Errorf("%d: want %v", i, c.want)
-		}
+		d.decide()
+		fixture.If(t, d.Changed() != c.want || d.Changed(), "%d: want %v", i, c.want)
 	}
 }
 
@@ -278,9 +267,8 @@ func TestLook(t *testing.T) {
 	if is := d.Stats("a"); is != s || d.GPU.now != time.Second {
 		t.Errorf("%+v at %v", is, d.GPU.now)
 	}
-	if wake := d.Decide(0); wake != 0 && wake <= time.Second {
-		t.Errorf("to be called at %v", wake)
-	}
+	wake := d.Decide(0)
+	fixture.If(t, wake != 0 && wake <= time.Second, "to be called at %v", wake)
 	d.Look(d.GPU.now + 20*time.Second) // longer than the history
 	fixture.Equal(t, d.Stats("a").Served, 21*time.Second-late, "served")
 }
@@ -333,9 +321,8 @@ func TestNewcomerStartsFair(t *testing.T) {
 	newWorld(t, false, nil, a, b).run(5 * time.Second)
 	all := alone(t, "queue").lone
 	fixture.AtLeast(t, a.rate(0, b.from)/all, 0.99, "its part alone")
-	if part := b.rate(b.from, b.from+500*ms) / all; part < 0.43 || part > 0.57 {
-		t.Errorf("the newcomer has %.3f in the first half second", part)
-	}
+	part := b.rate(b.from, b.from+500*ms) / all
+	fixture.If(t, part < 0.43 || part > 0.57, "the newcomer has %.3f in the first half second", part)
 }
 
 // operate applies one operation, taken from three bytes.
@@ -381,9 +368,8 @@ func operate(t testing.TB, h *Scheduler, now *time.Duration, op, who, arg byte) 
 		grew(t, name, was, g.Stats(name))
 	}
 	for _, n := range []string{"a", "b", "nobody"} {
-		if a, due := g.Shares(n, time.Second); a != a || due < 0 || due > 1.0001 {
-			t.Fatalf("%s: shares %v of %v", n, a, due)
-		}
+		a, due := g.Shares(n, time.Second)
+		fixture.Stop(t, a != a || due < 0 || due > 1.0001, "%s: shares %v of %v", n, a, due)
 	}
 }
 

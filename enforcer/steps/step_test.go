@@ -151,16 +151,14 @@ func TestInterruption(t *testing.T) {
 		w.launch(string(rune('a'+w.IntN(20))), 9*us)
 		w.launch(string(rune('A'+w.IntN(20))), 9*us)
 	}
-	if f.Feed(w.events); !f.Status(w.now).Stepping {
-		t.Error("a short interruption counts as the end")
-	}
+	f.Feed(w.events)
+	fixture.If(t, !f.Status(w.now).Stepping, "a short interruption counts as the end")
 	for range 100000 {
 		w.launch(string(rune('a'+w.IntN(40))), 9*us)
 	}
 	w.events = w.events[8000:]
-	if f.Feed(w.events); f.Status(w.now).Stepping {
-		t.Error("it steps for ever")
-	}
+	f.Feed(w.events)
+	fixture.If(t, f.Status(w.now).Stepping, "it steps for ever")
 }
 
 // A step in which events were lost is none; those after it are as before.
@@ -174,13 +172,9 @@ func TestLost(t *testing.T) {
 	f.Lost()
 	f.Feed(s.events[len(s.events)/5:]) // two whole steps are missing
 	all := f.Steps(before, nil)
-	if len(all) < 7 || len(all) > 8 {
-		t.Errorf("%d steps", len(all))
-	}
+	fixture.If(t, len(all) < 7 || len(all) > 8, "%d steps", len(all))
 	for _, step := range all {
-		if step.Begin < end || step.Wall() != 24*time.Millisecond {
-			t.Errorf("%+v", step)
-		}
+		fixture.If(t, step.Begin < end || step.Wall() != 24*time.Millisecond, "%+v", step)
 	}
 }
 
@@ -284,9 +278,8 @@ func TestMedian(t *testing.T) {
 	}
 	s.training()
 	f.Feed(s.events)
-	if got := f.Status(s.now).Median; got < 39*time.Millisecond || got > 41*time.Millisecond {
-		t.Errorf("%v", got)
-	}
+	got := f.Status(s.now).Median
+	fixture.If(t, got < 39*time.Millisecond || got > 41*time.Millisecond, "%v", got)
 }
 
 // A long interruption becomes a pattern of its own, and is withdrawn or left when

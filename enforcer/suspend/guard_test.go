@@ -355,9 +355,8 @@ func TestOneGuardIsEnough(t *testing.T) {
 	fixture.If(t, !first.Has(pid), "it is given up")
 	for range 20 {
 		first.Close()
-		if err := second.Take(pid); err != nil {
-			t.Fatalf("it is not guarded: %v", err)
-		}
+		err := second.Take(pid)
+		fixture.Stop(t, err != nil, "it is not guarded: %v", err)
 		first, second = second, first
 	}
 	first, second = second, first

@@ -176,9 +176,8 @@ func TestOrderCancelsAResumption(t *testing.T) {
 	b.card.set(func() { b.card.free = 12 })
 	for range 100 {
 		b.now = b.now.Add(time.Minute)
-		if ends := b.Look(b.now); len(ends) > 0 {
-			t.Fatalf("%+v", ends)
-		}
+		ends := b.Look(b.now)
+		fixture.Stop(t, len(ends) > 0, "%+v", ends)
 	}
 	if r := b.file[0]; r.Phase != Suspended || r.Yields || !b.card.all(Checkpointed, 2, 3) || b.Totals().Suspended != 1 {
 		t.Errorf("%+v, %v, %+v", r, b.card.state, b.Totals())
@@ -244,9 +243,8 @@ func TestEndedWorkloadIsNotResumed(t *testing.T) {
 	}
 	_ = b.Resume(b.now, job, "wanted")
 	fixture.Eventually(t, "it is forgotten", func() bool {
-		if ends := b.Look(b.now); len(ends) > 0 {
-			t.Fatalf("%+v", ends)
-		}
+		ends := b.Look(b.now)
+		fixture.Stop(t, len(ends) > 0, "%+v", ends)
 		return len(b.Records()) == 0
 	})
 	fixture.Equal(t, b.Totals().Resumed, 0, "resumptions")

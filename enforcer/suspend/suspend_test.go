@@ -303,9 +303,8 @@ func TestAProcessEndsDuringTheSuspension(t *testing.T) {
 		if end := b.end(); end.Done != Suspended || end.Err != nil || !b.card.all(Checkpointed, 3) {
 			t.Errorf("%s: %+v, %v", at, end, b.card.state)
 		}
-		if r, _ := b.Record(job); r.Phase != Suspended || len(r.Processes) != 1 || r.Processes[0].PID != 3 {
-			t.Errorf("%s: %+v", at, r)
-		}
+		r, _ := b.Record(job)
+		fixture.If(t, r.Phase != Suspended || len(r.Processes) != 1 || r.Processes[0].PID != 3, "%s: %+v", at, r)
 	}
 	b := newBench(t, newCard(0, map[int]int{2: 5}))
 	b.Call = func(_ context.Context, _ Op, pid int) (State, error) {
@@ -348,12 +347,10 @@ func TestAResumptionWaitsForRoom(t *testing.T) {
 	var at []time.Duration
 	began := b.now
 	for range 4 {
-		if end := b.end(); end.Done != Resuming || ReasonOf(end.Err) != GPUMemory {
-			t.Fatalf("%+v", end)
-		}
-		if r, _ := b.Record(job); r.Since.After(began) {
-			t.Fatalf("it has been resuming since %v, not %v", r.Since, began)
-		}
+		end := b.end()
+		fixture.Stop(t, end.Done != Resuming || ReasonOf(end.Err) != GPUMemory, "%+v", end)
+		r, _ := b.Record(job)
+		fixture.Stop(t, r.Since.After(began), "it has been resuming since %v, not %v", r.Since, began)
 		fixture.Stop(t, !b.card.all(Checkpointed, 2, 3) || b.card.free != 11,
 			"%v, %d free", b.card.state, b.card.free)
 		at = append(at, b.now.Sub(began))
@@ -512,9 +509,8 @@ func TestTextsHaveNumbers(t *testing.T) {
 			"reserved",
 		20 << 20: "20 MiB of GPU memory need as much host memory, and the limit of cgroup /a/b leaves 19 MiB",
 	} {
-		if err := h.Room(map[int]uint64{2: bytes}, nil); err == nil || err.Error() != want {
-			t.Errorf("%v, want %s", err, want)
-		}
+		err := h.Room(map[int]uint64{2: bytes}, nil)
+		fixture.If(t, err == nil || err.Error() != want, "%v, want %s", err, want)
 	}
 }
 

@@ -68,17 +68,15 @@ func TestLeakIsForecastAndStartIsNot(t *testing.T) {
 				leaks++
 			}
 		})
-		if !c.leak && leaks > 0 || c.leak && leaks < 70 {
-			t.Errorf("%s: foreseen in %d of 600 calls; a leak: %v", c.name, leaks, c.leak)
-		}
+		fixture.If(t, !c.leak && leaks > 0 || c.leak && leaks < 70,
+			"%s: foreseen in %d of 600 calls; a leak: %v", c.name, leaks, c.leak)
 		eta, confidence := r.get(MemoryExhaustion, 0, "job"), r.get(ForecastConfidence, 0, "memory_exhaustion", "job")
 		if want := 45e9 / gib * 60; c.leak && (far(eta, want, want/4) || confidence < .8 || confidence > 1) {
 			t.Errorf("%s: full in %g s, confidence %g; want %g s", c.name, eta, confidence, want)
 		}
 		r.extra = nil
-		if r.step(step, nil); usable(r.get(MemoryExhaustion, 0, "job")) {
-			t.Errorf("%s: foreseen of a workload that has gone", c.name)
-		}
+		r.step(step, nil)
+		fixture.If(t, usable(r.get(MemoryExhaustion, 0, "job")), "%s: foreseen of a workload that has gone", c.name)
 	}
 }
 
@@ -151,9 +149,8 @@ func TestInstanceFillsBeforeTheGPU(t *testing.T) {
 		r.extra = []collectors.Sample{residing(g, "job", bytes), small, {Metric: device.MIGMemory,
 			Labels: []string{g.gpu, g.uuid, "2", "free"}, Value: 1e9}}
 	})
-	if eta := r.get(MemoryExhaustion, 0, "job"); far(eta, 100, 1) {
-		t.Errorf("1 GB free on the instance at 10 MB/s: full in %g s, want 100", eta)
-	}
+	eta := r.get(MemoryExhaustion, 0, "job")
+	fixture.If(t, far(eta, 100, 1), "1 GB free on the instance at 10 MB/s: full in %g s, want 100", eta)
 	whole(t, r.last)
 }
 
@@ -274,9 +271,8 @@ func TestTrendKeepsItsLastPoints(t *testing.T) {
 		t.Errorf("%d points, from %g to %g", n, s.Values[0], s.Values[n-1])
 	}
 	add(-time.Second, 7, true)
-	if fmt.Sprint(s.Values) != "[7]" || len(s.Times) != 1 {
-		t.Errorf("after the clock went back: %v at %v", s.Values, s.Times)
-	}
+	fixture.If(t, fmt.Sprint(s.Values) != "[7]" || len(s.Times) != 1,
+		"after the clock went back: %v at %v", s.Values, s.Times)
 }
 
 // TestForecastOfATrend checks each condition of a forecast at its limit, with
@@ -312,9 +308,8 @@ func TestForecastOfATrend(t *testing.T) {
 		}
 	}
 	f := forecast{least: 13, rows: 1}
-	if f.look(line, 10, nil); f.confidence != 1 || !f.even {
-		t.Errorf("a line is certain by %g, and even: %v", f.confidence, f.even)
-	}
+	f.look(line, 10, nil)
+	fixture.If(t, f.confidence != 1 || !f.even, "a line is certain by %g, and even: %v", f.confidence, f.even)
 }
 
 func TestFastTrendGoesBeforeASlowOne(t *testing.T) {
@@ -365,16 +360,14 @@ func TestStraysOfASeries(t *testing.T) {
 	for off, want := range map[float64]float64{0: 0, 5: 5, -3: 3} {
 		s := trending(10, repeated(12, 2)...)
 		s.Values[6] += off
-		if got := s.strays(2); far(got, want, 1e-9) {
-			t.Errorf("one point is off by %g: it strays by %g", off, got)
-		}
+		got := s.strays(2)
+		fixture.If(t, far(got, want, 1e-9), "one point is off by %g: it strays by %g", off, got)
 	}
 	for off, want := range map[float64]bool{1.19: true, 1.21: false} { // a twentieth of 24 is 1.2
 		s, f := trending(10, repeated(12, 2)...), forecast{least: 13, rows: 1}
 		s.Values[6] += off
-		if f.look(s, 10, nil); !f.ok || f.even != want {
-			t.Errorf("one point is off by %g: %+v", off, f)
-		}
+		f.look(s, 10, nil)
+		fixture.If(t, !f.ok || f.even != want, "one point is off by %g: %+v", off, f)
 	}
 }
 

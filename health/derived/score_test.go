@@ -166,9 +166,8 @@ func TestFaultsAddUp(t *testing.T) {
 	r.step(step, nil)
 	for n, want := range []float64{1, 2.25, 3.75, 5.5, 7.5, 9.5, 11.5} {
 		fault(r, 0, fmt.Sprint(n), incident.MemoryFault, incident.Critical)
-		if got := r.histories[r.gpus[0].uuid].Faults[incident.MemoryFault].Score.Value; far(got, want, 1e-9) {
-			t.Errorf("%d in a row: %g, want %g", n+1, got, want)
-		}
+		got := r.histories[r.gpus[0].uuid].Faults[incident.MemoryFault].Score.Value
+		fixture.If(t, far(got, want, 1e-9), "%d in a row: %g, want %g", n+1, got, want)
 	}
 }
 

@@ -81,9 +81,8 @@ func TestScoresDoNotDependOnTheUnit(t *testing.T) {
 			m := Median(all)
 			return robustZ(v*scale+shift, m, mad(all, m), 0)
 		}
-		if a, b := score(1, 0), score(4, 1000); far(a, b, 1e-6) {
-			t.Fatalf("the score is %g, in another unit %g", a, b)
-		}
+		a, b := score(1, 0), score(4, 1000)
+		fixture.Stop(t, far(a, b, 1e-6), "the score is %g, in another unit %g", a, b)
 	}
 	fixture.Equal(t, robustZ(65, 60, 0, 1), 5, "5 degrees over a sensor that never moves")
 	fixture.Equal(t, zscore(1, 1, 0, 0), 0, "no deviation at all")

@@ -244,9 +244,8 @@ func TestMisreadPassDoesNotEndAWait(t *testing.T) {
 		if r.all(5*time.Minute, "spins"); passes == worksAfter {
 			r.all(step, "spins")
 		}
-		if got := r.wait("slurm:1"); far(got, want, 1e-6) {
-			t.Errorf("after %d passes: %.3f of its patience, want %.3f", passes, got, want)
-		}
+		got := r.wait("slurm:1")
+		fixture.If(t, far(got, want, 1e-6), "after %d passes: %.3f of its patience, want %.3f", passes, got, want)
 	}
 }
 

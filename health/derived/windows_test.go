@@ -100,9 +100,8 @@ func TestAllMemoryIsCounted(t *testing.T) {
 		"jobs": {func(_ *Metrics, c *card) { c.jobs = make([]string, 0, 10) }, 10 * unsafe.Sizeof(name)},
 	} {
 		r := newRig(1)
-		if n := r.Size(); n < int(unsafe.Sizeof(Metrics{})) {
-			t.Fatalf("nothing takes %d bytes", n)
-		}
+		n := r.Size()
+		fixture.Stop(t, n < int(unsafe.Sizeof(Metrics{})), "nothing takes %d bytes", n)
 		r.step(step, nil)
 		r.cards[0].heat, r.cards[0].drift.learning = trend{}, nil
 		before := r.Size()

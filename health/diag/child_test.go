@@ -121,9 +121,8 @@ func TestChildrenEndWithTheirParent(t *testing.T) {
 	parent.Env, parent.ExtraFiles = append(os.Environ(), o.environment...), o.files
 	fixture.Must(t, parent.Start())
 	_ = o.files[0].Close()
-	if _, err := io.ReadFull(said, make([]byte, 1)); err != nil {
-		t.Fatalf("no GPU hangs: %v", err)
-	}
+	_, err := io.ReadFull(said, make([]byte, 1))
+	fixture.Stop(t, err != nil, "no GPU hangs: %v", err)
 	fixture.Must(t, parent.Process.Kill())
 	_ = parent.Wait()
 	allEnded(t, o, said)
@@ -132,9 +131,8 @@ func TestChildrenEndWithTheirParent(t *testing.T) {
 // TestNoChild expects the state unknown for a host on which no child can start.
 func TestNoChild(t *testing.T) {
 	r := Run(t.Context(), Options{Node: "node7", children: &worker.Kind{}})
-	if text, status := r.Report("text", incident.Warning); status != 3 || !strings.Contains(text, "earlier children") {
-		t.Errorf("exit status %d\n%s", status, text)
-	}
+	text, status := r.Report("text", incident.Warning)
+	fixture.If(t, status != 3 || !strings.Contains(text, "earlier children"), "exit status %d\n%s", status, text)
 }
 
 // mute returns a child without a process, which ends when it is given up, if it ends. Its orders and

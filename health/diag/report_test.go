@@ -78,9 +78,8 @@ func TestExitStatuses(t *testing.T) {
 		c.change(o)
 		r := o.report()
 		text, status := r.Report("text", c.least)
-		if status != c.want || !strings.HasSuffix(text, r.table()) || r.table() == "" || text == r.table() {
-			t.Errorf("%s: exit status %d, want %d\n%s", name, status, c.want, text)
-		}
+		fixture.If(t, status != c.want || !strings.HasSuffix(text, r.table()) || r.table() == "" || text == r.table(),
+			"%s: exit status %d, want %d\n%s", name, status, c.want, text)
 		text, status = r.Report("json", c.least)
 		var back Report
 		if err := json.Unmarshal([]byte(text), &back); err != nil || status != c.want ||

@@ -207,9 +207,8 @@ func TestMemoryTakesItsTime(t *testing.T) {
 		if r.Passes != 12 || r.Errors != 2 || len(r.First) != 1 || r.In != (Pattern{Kind: Walking}) {
 			t.Errorf("a wrong bit: %+v", *r)
 		}
-		if w := r.First[0]; w.Address != simulatedAt+8*simulatedWords/2 || w.Got != w.Want^4 {
-			t.Errorf("the wrong word: %+v", w)
-		}
+		w := r.First[0]
+		fixture.If(t, w.Address != simulatedAt+8*simulatedWords/2 || w.Got != w.Want^4, "the wrong word: %+v", w)
 		fixture.Equal(t, l.calls[len(l.calls)-1], "release", "calls %q", l.calls)
 	})
 	synctest.Test(t, func(t *testing.T) {

@@ -238,9 +238,8 @@ func TestHostileText(t *testing.T) {
 
 func TestEventsWithoutIncidents(t *testing.T) {
 	for _, what := range []string{"pstate", "power_source", "mig_config", "ecc_sbe", "other"} {
-		if s, ok := ParseEvent(collectors.Event{Type: what}); ok {
-			t.Errorf("%+v", s)
-		}
+		s, ok := ParseEvent(collectors.Event{Type: what})
+		fixture.If(t, ok, "%+v", s)
 	}
 	s, ok := ParseEvent(collectors.Event{GPU: gpu.ID{Index: 3, UUID: "GPU-3"}, Type: "poison_fatal",
 		Code: 1 << 60, GI: "2"})
@@ -504,9 +503,8 @@ func TestOpenIncidentsAreBounded(t *testing.T) {
 		if told := add(mostOpen); len(d.open) != mostOpen || d.Losses().ClosedEarly != lost || len(told) == 0 {
 			t.Errorf("after %v: %d open, %+v", after, len(d.open), d.Losses())
 		}
-		if slices.ContainsFunc(d.open, func(i *openIncident) bool { return i.What == "fault 0" }) {
-			t.Errorf("after %v the oldest is still open", after)
-		}
+		fixture.If(t, slices.ContainsFunc(d.open, func(i *openIncident) bool { return i.What == "fault 0" }),
+			"after %v the oldest is still open", after)
 	}
 }
 
@@ -517,12 +515,8 @@ func TestInvalidSeverityInATable(t *testing.T) {
 	if _, _, err := verdictOf(row); err == nil {
 		t.Error("a verdict")
 	}
-	if _, err := readHappening(row); err == nil {
-		t.Error("a happening")
-	}
-	if _, err := xidSeverity("awful"); err == nil {
-		t.Error("an XID")
-	}
+	fixture.If(t, fixture.Error(readHappening(row)) == nil, "a happening")
+	fixture.If(t, fixture.Error(xidSeverity("awful")) == nil, "an XID")
 }
 
 func TestUnknownSXidSaysSo(t *testing.T) {

@@ -25,9 +25,8 @@ func TestEntitiesAreParsedInAnyForm(t *testing.T) {
 		"gpu=0,uuid=GPU-x,link=1":          {GPU: "0", UUID: "GPU-x", Link: "1"},
 		"gpu=11,workload=unit/a@b=c.slice": {GPU: "11", Workload: "unit/a@b=c.slice"},
 	} {
-		if got, err := ParseEntity(text); err != nil || got != want {
-			t.Errorf("%q: %+v, %v; want %+v", text, got, err, want)
-		}
+		got, err := ParseEntity(text)
+		fixture.If(t, err != nil || got != want, "%q: %+v, %v; want %+v", text, got, err, want)
 	}
 	for text, want := range map[string]string{
 		"":             `"" is not a part`,

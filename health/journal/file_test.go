@@ -227,12 +227,10 @@ func FuzzReadLines(f *testing.F) {
 		text := append([]byte(whole[:min(int(at), len(whole))]), noise...)
 		read := func(text []byte) (found map[string]bool, good, bad []byte) {
 			found = map[string]bool{}
-			if err := readLines(bytes.NewReader(text), func(line []byte, e incident.Event) error {
+			fixture.Must(t, readLines(bytes.NewReader(text), func(line []byte, e incident.Event) error {
 				found[e.ID], good = true, append(append(good, line...), '\n')
 				return nil
-			}, func(piece []byte) error { bad = append(bad, piece...); return nil }); err != nil {
-				t.Fatal(err)
-			}
+			}, func(piece []byte) error { bad = append(bad, piece...); return nil }))
 			return found, good, bad
 		}
 		found, good, bad := read(text)

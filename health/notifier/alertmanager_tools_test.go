@@ -25,9 +25,8 @@ import (
 func TestShippedAlertmanagerConfig(t *testing.T) {
 	amtool := tool(t, "amtool")
 	out, err := exec.Command(amtool, "check-config", shippedConfig).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "- 1 templates\n") {
-		t.Errorf("amtool check-config: %v\n%s", err, out)
-	}
+	fixture.If(t, err != nil || !strings.Contains(string(out), "- 1 templates\n"),
+		"amtool check-config: %v\n%s", err, out)
 	for severity, want := range map[string]string{"emergency": "page", "critical": "page", "warning": "team",
 		"info": "nobody"} {
 		for cluster, of := range map[string]string{"": "", "other": "", "example": "example-"} {
@@ -117,9 +116,8 @@ func TestAlertArrives(t *testing.T) {
 	messages := make(chan message, 100)
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		m := message{path: r.URL.Path}
-		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
-			t.Error(err)
-		}
+		err := json.NewDecoder(r.Body).Decode(&m)
+		fixture.If(t, err != nil, "%v", err)
 		messages <- m
 	}))
 	defer receiver.Close()
@@ -152,9 +150,8 @@ func TestARackPagesOnce(t *testing.T) {
 	pages := make(chan string, 100)
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		var m struct{ GroupLabels map[string]string }
-		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
-			t.Error(err)
-		}
+		err := json.NewDecoder(r.Body).Decode(&m)
+		fixture.If(t, err != nil, "%v", err)
 		pages <- m.GroupLabels["alertname"] + " of " + m.GroupLabels["rack"] + m.GroupLabels["instance"] + " to " + r.URL.Path
 	}))
 	defer receiver.Close()

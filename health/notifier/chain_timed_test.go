@@ -54,7 +54,6 @@ func TestXIDsArriveWithinASecond(t *testing.T) {
 	p50, p99 := delays[len(delays)/2], delays[len(delays)*99/100]
 	t.Logf("%d XIDs: p50 %v, p99 %v, most %v", len(delays), p50, p99, delays[len(delays)-1])
 	limit := time.Second + fixture.Stolen(t) - before
-	if len(delays) != hosts*gpus || p99 > limit {
-		t.Errorf("p99 of %d is %v; want %d, and less than %v", len(delays), p99, hosts*gpus, limit)
-	}
+	fixture.If(t, len(delays) != hosts*gpus || p99 > limit,
+		"p99 of %d is %v; want %d, and less than %v", len(delays), p99, hosts*gpus, limit)
 }

@@ -47,9 +47,7 @@ func TestNothingIsLost(t *testing.T) {
 		n.Tell([]health.Alert{a})
 		time.Sleep(time.Until(began.Add(time.Duration(i) * pace)))
 	}
-	if !back.IsZero() {
-		t.Fatal("it was down until the end: the transitions took no time")
-	}
+	fixture.Stop(t, !back.IsZero(), "it was down until the end: the transitions took no time")
 
 	want := slices.Sorted(maps.Keys(fires))
 	equal := func() bool {

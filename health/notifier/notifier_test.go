@@ -76,9 +76,7 @@ func TestNotifierSendsTransitionsOnly(t *testing.T) {
 		a.Annotations = map[string]string{"summary": "It is more."}
 		n.Tell([]health.Alert{a})
 		after(time.Second)
-		if posts := n.ams[0].took(); len(posts) != 0 {
-			t.Errorf("another annotation was sent at once")
-		}
+		fixture.If(t, len(n.ams[0].took()) != 0, "another annotation was sent at once")
 		after(time.Minute + 6*time.Second)
 		fixture.Equal(t, n.ams[0].alerts["A"].Annotations["summary"], "It is more.", "a round later the summary is")
 		n.ams[0].took()
@@ -115,9 +113,8 @@ func TestNotifierTriesAgain(t *testing.T) {
 			}
 			began = p.at
 		}
-		if up := n.value(AlertmanagerUp, amURL(0)); up != 0 || n.value(AlertQueueLength, amURL(0)) != 2 {
-			t.Errorf("up is %v", up)
-		}
+		up := n.value(AlertmanagerUp, amURL(0))
+		fixture.If(t, up != 0 || n.value(AlertQueueLength, amURL(0)) != 2, "up is %v", up)
 		fixture.Equal(t, n.value(AlertNotifications, amURL(0), "failed"), float64(2*len(posts)), "failed")
 		n.Tell([]health.Alert{resolved(n.held[firing("A", "critical").Identity()].Alert), firing("C", "info")})
 		after(time.Second)
@@ -126,9 +123,7 @@ func TestNotifierTriesAgain(t *testing.T) {
 		down.answers(nil)
 		after(5500 * time.Millisecond)
 		fixture.Equal(t, fmt.Sprint(down.fires()), "[B C]", "5.5 s after it came back, alerts that fire")
-		if down.alerts["A"] == nil {
-			t.Error("it was never told that A was resolved")
-		}
+		fixture.If(t, down.alerts["A"] == nil, "it was never told that A was resolved")
 		if n.value(AlertmanagerUp, amURL(0)) != 1 || n.value(AlertQueueLength, amURL(0)) != 0 {
 			t.Errorf("samples after it came back: %v", n.Samples())
 		}
@@ -167,9 +162,8 @@ func TestNotifierHoldsTheMostSevere(t *testing.T) {
 		n.Tell(append(all, resolved(old)))
 		after(time.Second)
 		n.Tell([]health.Alert{firing("Info", "info")})
-		if n.held[old.Identity()] != nil || n.value(AlertNotifications, amURL(0), "dropped") != 1 {
-			t.Error("resolved alerts did not make room")
-		}
+		fixture.If(t, n.held[old.Identity()] != nil || n.value(AlertNotifications, amURL(0), "dropped") != 1,
+			"resolved alerts did not make room")
 		n.Tell([]health.Alert{firing("Worst", "emergency"), firing("Also", "critical"), firing("Not", "info"),
 			firing("Late", "warning")})
 		after(time.Second)
@@ -202,9 +196,8 @@ func TestNotifierFlushes(t *testing.T) {
 		fixture.Equal(t, time.Since(began), time.Second, "the end took")
 		fixture.Equal(t, len(n.ams[0].fires()), 200, "alerts that fire")
 		after(time.Hour)
-		if posts := n.ams[0].took(); time.Since(posts[len(posts)-1].at) < time.Hour {
-			t.Error("it sent after its end")
-		}
+		posts := n.ams[0].took()
+		fixture.If(t, time.Since(posts[len(posts)-1].at) < time.Hour, "it sent after its end")
 	})
 }
 
@@ -220,15 +213,13 @@ func TestNotifierIsReconfigured(t *testing.T) {
 		}
 		fixture.Must(t, n.Reconfigure(n.options(2, 1)))
 		after(time.Second)
-		if got := n.ams[2].fires(); len(got) != 1 {
-			t.Errorf("on the new one fire %q", got)
-		}
+		got := n.ams[2].fires()
+		fixture.If(t, len(got) != 1, "on the new one fire %q", got)
 		fixture.Equal(t, len(n.ams[1].took()), 0, "the one that stayed was told again")
 		n.Tell([]health.Alert{firing("B", "critical")})
 		after(time.Second)
-		if len(n.ams[0].took()) != 0 || len(n.ams[1].took()) != 1 || len(n.ams[2].took()) != 2 {
-			t.Error("it does not send where it should")
-		}
+		fixture.If(t, len(n.ams[0].took()) != 0 || len(n.ams[1].took()) != 1 || len(n.ams[2].took()) != 2,
+			"it does not send where it should")
 		fixture.Equal(t, len(n.Samples()), 2*7, "samples")
 	})
 }
@@ -359,9 +350,8 @@ func TestNotifierForgetsTheBadAlert(t *testing.T) {
 			fixture.Equal(t, len(p.all), 1, "a refused alert makes up its round: alerts in a request")
 		}
 		after(10 * time.Minute)
-		if q := n.queues[0]; len(q.suspects)+len(q.has)+len(n.held) != 0 {
-			t.Errorf("it holds %v, %v, %v", q.suspects, q.has, n.held)
-		}
+		q := n.queues[0]
+		fixture.If(t, len(q.suspects)+len(q.has)+len(n.held) != 0, "it holds %v, %v, %v", q.suspects, q.has, n.held)
 	})
 }
 
@@ -374,9 +364,8 @@ func TestNotifierIsNotBlockedByADeadAlertmanager(t *testing.T) {
 		after(time.Second)
 		n.Tell([]health.Alert{resolved(a)})
 		after(time.Second)
-		if len(n.ams[1].took()) != 2 || len(n.ams[1].fires()) != 0 {
-			t.Error("the other waited for the one that hangs")
-		}
+		fixture.If(t, len(n.ams[1].took()) != 2 || len(n.ams[1].fires()) != 0,
+			"the other waited for the one that hangs")
 		after(7900 * time.Millisecond)
 		fixture.Equal(t, n.value(AlertNotifications, amURL(0), "failed"), 0, "it gave up before 10 s")
 		n.ams[0].answers(nil)

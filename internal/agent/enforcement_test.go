@@ -51,9 +51,8 @@ func TestRatesOfAGPU(t *testing.T) {
 		fixture.If(t, !ok || math.Abs(link/63e9-1) > .01 || math.Abs(memory/3.352e12-1) > .01,
 			"%.4g and %.4g bytes a second (known: %v), want about 63e9 and 3.352e12", link, memory, ok)
 		for _, uuid := range []string{hosttest.Told(h, device.MIGInfo, "gpu", "1")["mig_uuid"], "GPU-none"} {
-			if link, memory, ok := e.Rates(uuid); ok {
-				t.Errorf("%q: %v and %v bytes a second, want neither", uuid, link, memory)
-			}
+			link, memory, ok := e.Rates(uuid)
+			fixture.If(t, ok, "%q: %v and %v bytes a second, want neither", uuid, link, memory)
 		}
 	})
 }
@@ -90,9 +89,8 @@ func TestMemoryOfAGPU(t *testing.T) {
 			return map[string]suspend.Size{first: {Total: 100 << 30}, second: {Total: 100 << 30, Integrated: true}}, nil
 		}
 		for range 2 {
-			if total, free, _, ok := m.of(first); ok {
-				t.Errorf("%d of %d bytes are free before CUDA is asked", free, total)
-			}
+			total, free, _, ok := m.of(first)
+			fixture.If(t, ok, "%d of %d bytes are free before CUDA is asked", free, total)
 			m.look(h.Silent())
 			hosttest.Advance(askSizesEvery - time.Second)
 			m.look(h.Silent())
@@ -122,9 +120,8 @@ func TestMemoryOfAGPU(t *testing.T) {
 		hosttest.Advance(3 * time.Second)
 		m := &gpuMemory{gpus: h, ask: func(context.Context) (map[string]suspend.Size, error) { panic("NVML knows") }}
 		m.look(h.Silent())
-		if _, _, _, ok := m.of(hosttest.Told(h, collectors.Up, "gpu", "0")["uuid"]); !ok {
-			t.Error("NVML's word is not taken")
-		}
+		_, _, _, ok := m.of(hosttest.Told(h, collectors.Up, "gpu", "0")["uuid"])
+		fixture.If(t, !ok, "NVML's word is not taken")
 	})
 }
 

@@ -85,9 +85,8 @@ func TestTasksEndInTime(t *testing.T) {
 				if c.fails == nil {
 					signal()
 				}
-				if err := a.run(ctx, log); !errors.Is(err, c.fails) {
-					t.Errorf("%v, want %v", err, c.fails)
-				}
+				err := a.run(ctx, log)
+				fixture.If(t, !errors.Is(err, c.fails), "%v, want %v", err, c.fails)
 				fixture.Equal(t, time.Since(began), c.took, "the end took")
 				fixture.Equal(t, int(saved.Load()), 3-len(strings.Fields(strings.TrimSuffix(c.hangs, "log"))), "parts that saved")
 				release()
@@ -114,9 +113,8 @@ func TestSocketsOutliveARenewal(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv(begins)); err == nil { // the processes below, which are one
 		if takeSockets(); n == 0 {
 			listeners, err := activation.Listeners()
-			if fixture.Must(t, err); len(listeners) != 1 || listeners[0] == nil {
-				t.Errorf("%d sockets: %v", len(listeners), listeners)
-			}
+			fixture.Must(t, err)
+			fixture.If(t, len(listeners) != 1 || listeners[0] == nil, "%d sockets: %v", len(listeners), listeners)
 			return
 		}
 		r := newRenewal(nil)

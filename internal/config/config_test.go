@@ -231,9 +231,8 @@ func TestTermIsAKey(t *testing.T) { // not parallel: the table is everybody's
 	c := fixture.Value(Load(tenant("patience: 7s\n      launch_wait:\n      gpus: [{gpu: ['0'], patience: 9s}]")))(t)
 	p := policy.New(c.Enforcer.Table(nil), policy.HostView{}, nil)
 	for gpu, want := range map[string]time.Duration{"": 7 * time.Second, "0": 9 * time.Second} {
-		if q := p.Quota("a", gpu); q.LaunchWait != quota.Wait(want) {
-			t.Errorf("on GPU %q: %v, want %v", gpu, q.LaunchWait, want)
-		}
+		q := p.Quota("a", gpu)
+		fixture.If(t, q.LaunchWait != quota.Wait(want), "on GPU %q: %v, want %v", gpu, q.LaunchWait, want)
 	}
 	c.Enforcer.Tenants[0].Select = []Selector{{Users: []string{"4000000000"}}}
 	var text strings.Builder

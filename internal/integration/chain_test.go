@@ -167,10 +167,9 @@ func TestChainByPush(t *testing.T) {
 	a := c.pushing("--runtime.dir=" + dir)
 	startPrometheus(t, c.alertmanager, a.url, false)
 	c.becomes(map[string]string{"GPULost": "1 firing"})
-	if status := run(t.Context(), []string{"ack", "gpu_lost", "1", "--runtime.dir=" + dir}, io.Discard,
-		a.log); status != 0 {
-		t.Fatalf("the fault is not acknowledged: %d", status)
-	}
+	status := run(t.Context(), []string{"ack", "gpu_lost", "1", "--runtime.dir=" + dir}, io.Discard,
+		a.log)
+	fixture.Stop(t, status != 0, "the fault is not acknowledged: %d", status)
 	c.becomes(map[string]string{"GPULost": "1 resolved"})
 	for _, m := range c.told.all() {
 		if m.GroupLabels["alertname"] == "AgentDegraded" {

@@ -108,9 +108,8 @@ func TestDrainAndResume(t *testing.T) {
 			f.does(a, "resume", 5*time.Second)
 			a.back(time.Now(), 0, 1)
 		}
-		if n, sessions := a.scrape()["gpusteward_drained"], f.number("sessions"); n != 0 || sessions != 1 {
-			t.Errorf("gpusteward_drained %v, %d sessions; want 0 and 1", n, sessions)
-		}
+		n, sessions := a.scrape()["gpusteward_drained"], f.number("sessions")
+		fixture.If(t, n != 0 || sessions != 1, "gpusteward_drained %v, %d sessions; want 0 and 1", n, sessions)
 	}
 	for _, want := range []string{"drain", "resume"} {
 		fixture.Contains(t, a.log.String(), want, "the log")
@@ -222,9 +221,8 @@ func TestBlockedDrain(t *testing.T) {
 		f.set("hang", "nvmlInit_v2")
 		a := f.spawn().listening()
 		eventually(t, "it hangs", func() bool { return f.number("stuck") == 1 })
-		if status, said := f.command("drain"); status != 1 || !strings.Contains(said, "nvmlInit") {
-			t.Errorf("drain: exit status %d: %s", status, said)
-		}
+		status, said := f.command("drain")
+		fixture.If(t, status != 1 || !strings.Contains(said, "nvmlInit"), "drain: exit status %d: %s", status, said)
 		f.clear("hang")
 		a.unready("drained")
 		f.drained(a)

@@ -38,9 +38,8 @@ func (m *measured) job(unit string, argv ...string) *job {
 	t := m.t
 	t.Helper()
 	group := "/sys/fs/cgroup/system.slice/" + unit
-	if err := os.MkdirAll(group, 0o755); err != nil {
-		t.Fatalf("make a cgroup (it needs root and cgroup v2): %v", err)
-	}
+	err := os.MkdirAll(group, 0o755)
+	fixture.Stop(t, err != nil, "make a cgroup (it needs root and cgroup v2): %v", err)
 	j := &job{fixture.Value(worker.Start(unit, exec.Command("sh", append([]string{"-c",
 		`echo $$ > "$0/cgroup.procs"; exec "$@"`, group}, argv...)...)))(t), t}
 	t.Cleanup(func() {
@@ -123,9 +122,8 @@ func TestGPUEnforcer(t *testing.T) {
 		fixture.Must(t, enforcer.Start())
 		t.Cleanup(func() {
 			enforcer.Process.Signal(os.Interrupt)
-			if err := enforcer.Wait(); err != nil {
-				t.Errorf("the enforcer did not live to be stopped: %v", err)
-			}
+			err := enforcer.Wait()
+			fixture.If(t, err != nil, "the enforcer did not live to be stopped: %v", err)
 		})
 		m := startMeasured(t, agent, "--role=observe", "--config.file="+config, "--runtime.dir="+dir)
 		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", enforcer.Process.Pid))

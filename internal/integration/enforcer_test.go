@@ -42,10 +42,8 @@ func hello(t *testing.T, socket, uuid, wished string) (h hooked, tenant string) 
 	var w wire.Welcome
 	w.Decode(payload)
 	var seat wire.Usage // as for a new context
-	if _, err := conn.Write(seat.Append(wire.Header{Type: wire.TypeUsage, Seq: 2,
-		Session: welcome.Session}.Append(nil))); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, fixture.Error(conn.Write(seat.Append(wire.Header{Type: wire.TypeUsage, Seq: 2,
+		Session: welcome.Session}.Append(nil)))))
 	return h, wire.Text(w.Tenant[:])
 }
 
@@ -173,9 +171,8 @@ func TestOneSocketByDefault(t *testing.T) {
 		"deploy/systemd/gpusteward-broker.socket": "\nListenSequentialPacket=" + socket + "\n",
 		"deploy/systemd/gpusteward.tmpfiles":      "\nd " + filepath.Dir(socket) + " ",
 	} {
-		if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), line) {
-			t.Errorf("%s has no %q (%v)", path, line, err)
-		}
+		text, err := os.ReadFile(path)
+		fixture.If(t, err != nil || !strings.Contains(string(text), line), "%s has no %q (%v)", path, line, err)
 	}
 }
 

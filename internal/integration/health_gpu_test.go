@@ -45,9 +45,8 @@ func compiled(t *testing.T) string {
 	dir := t.TempDir()
 	source, program := filepath.Join(dir, "wrong.cu"), filepath.Join(dir, "wrong")
 	fixture.Must(t, os.WriteFile(source, []byte(wrong), 0o644))
-	if out, err := exec.Command("nvcc", "-o", program, source).CombinedOutput(); err != nil {
-		t.Fatalf("nvcc: %v\n%s", err, out)
-	}
+	out, err := exec.Command("nvcc", "-o", program, source).CombinedOutput()
+	fixture.Stop(t, err != nil, "nvcc: %v\n%s", err, out)
 	return program
 }
 
@@ -100,9 +99,8 @@ func TestGPUIncidents(t *testing.T) {
 		}
 	}
 	for _, code := range []int{31, 13} {
-		if n, _ := m.value("nvgpu_kernel_xid_messages_total", fmt.Sprintf("xid=%q", fmt.Sprint(code))); n < 1 {
-			t.Errorf("the kernel's log has %v of XID %d", n, code)
-		}
+		n, _ := m.value("nvgpu_kernel_xid_messages_total", fmt.Sprintf("xid=%q", fmt.Sprint(code)))
+		fixture.If(t, n < 1, "the kernel's log has %v of XID %d", n, code)
 	}
 	if n, _ := m.value("nvgpu_xids_total"); n < 2 {
 		t.Errorf("%v XIDs", n)
@@ -139,9 +137,8 @@ func TestGPUFaultsNameTheirProcesses(t *testing.T) {
 		time.Sleep(time.Until(last[code].Add(apart)))
 		began := time.Now()
 		cmd := exec.Command(program, strconv.Itoa(code))
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("the wrong program ended well: %v\n%s", err, out)
-		}
+		out, err := cmd.CombinedOutput()
+		fixture.Stop(t, err != nil, "the wrong program ended well: %v\n%s", err, out)
 		last[code] = time.Now()
 		var e *incident.Event
 		for end := time.Now().Add(2 * time.Second); time.Now().Before(end) &&

@@ -262,9 +262,8 @@ func TestChainOfManyRanks(t *testing.T) {
 	within(t, "they train", func() bool { return stepped(all[0]) > 0 })
 	began, cpu := time.Now(), statOf(t, h.agent.pid).CPUTime()
 	fixture.Until(t, *jobWell*4+farther, "the job comes to its fault", func() bool {
-		if alerts := h.alerts("JobHang"); len(alerts) > 0 {
-			t.Fatalf("a job that is well hangs: %v", alerts)
-		}
+		alerts := h.alerts("JobHang")
+		fixture.Stop(t, len(alerts) > 0, "a job that is well hangs: %v", alerts)
 		return stepped(all[culprit]) >= at-1
 	})
 	stat := statOf(t, h.agent.pid)

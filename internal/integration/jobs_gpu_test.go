@@ -100,9 +100,8 @@ func TestGPUCauses(t *testing.T) {
 	var paces []float64 // steps in 5 s, before any fault: a cause is told of what differs more than these
 	for range 10 {
 		before, _ := tr.value("nvgpu_job_steps_total")
-		if cause, evidence, _ := tr.told(true, 5*time.Second); cause != "" {
-			t.Errorf("before any fault: %s, %s", cause, evidence)
-		}
+		cause, evidence, _ := tr.told(true, 5*time.Second)
+		fixture.If(t, cause != "", "before any fault: %s, %s", cause, evidence)
 		after, _ := tr.value("nvgpu_job_steps_total")
 		paces = append(paces, after-before)
 	}

@@ -30,10 +30,9 @@ func binary(t *testing.T) string {
 		return path
 	}
 	path := filepath.Join(t.TempDir(), "gpusteward")
-	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path,
-		".").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
+	out, err := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path,
+		".").CombinedOutput()
+	fixture.Stop(t, err != nil, "build: %v\n%s", err, out)
 	return path
 }
 

@@ -179,9 +179,8 @@ func (f fakeDriver) replaced(a *agent, started func(n int)) {
 		started(n + 2)
 		a.back(replaced, 0, 1)
 		fixture.Equal(t, version(v), true, "%s is not served", v)
-		if now := a.scrape()["process_start_time_seconds"]; now != began || a.hasEnded() {
-			t.Errorf("it is another process: begun at %v, not %v", now, began)
-		}
+		now := a.scrape()["process_start_time_seconds"]
+		fixture.If(t, now != began || a.hasEnded(), "it is another process: begun at %v, not %v", now, began)
 	}
 	fixture.Equal(t, a.begun(), 3, "the program was begun … times")
 	a.endsWell()

@@ -207,9 +207,8 @@ func startReceiver(t *testing.T) (r *receiver, alertmanager string) {
 	r = new(receiver)
 	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
 		var m message
-		if err := json.NewDecoder(q.Body).Decode(&m); err != nil {
-			t.Error(err)
-		}
+		err := json.NewDecoder(q.Body).Decode(&m)
+		fixture.If(t, err != nil, "%v", err)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.messages = append(r.messages, m)

@@ -68,9 +68,8 @@ func (r recording) layoutOf(t *testing.T, m memory) (w *interpreter, threads []u
 	threads = fixture.Value(w.states())(t)
 	links = map[uint64][]link{}
 	for _, at := range threads {
-		if _, links[at], err = w.links(at, r.known()); err != nil {
-			t.Fatal(err)
-		}
+		_, links[at], err = w.links(at, r.known())
+		fixture.Stop(t, err != nil, "%v", err)
 	}
 	return w, threads, links
 }

@@ -35,9 +35,8 @@ func ranks(t testing.TB, python string, args ...string) (pid int, r recording) {
 	stdin := fixture.Value(cmd.StdinPipe())(t)
 	stdout := fixture.Value(cmd.StdoutPipe())(t)
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("%v (make tools installs Python)", err)
-	}
+	err := cmd.Start()
+	fixture.Stop(t, err != nil, "%v (make tools installs Python)", err)
 	t.Cleanup(func() { stdin.Close(); cmd.Wait() })
 	line := fixture.Value(bufio.NewReader(stdout).ReadString('\n'))(t)
 	fixture.Must(t, json.Unmarshal([]byte(line), &r))

@@ -31,9 +31,8 @@ func TestSyscalls(t *testing.T) {
 		"":                                                        {"", 0},
 		"1 2 x":                                                   {"", 0},
 	} {
-		if name, at := syscallOf(line); name != want.name || at != want.at {
-			t.Errorf("%q: %q at %#x, want %+v", line, name, at, want)
-		}
+		name, at := syscallOf(line)
+		fixture.If(t, name != want.name || at != want.at, "%q: %q at %#x, want %+v", line, name, at, want)
 	}
 }
 

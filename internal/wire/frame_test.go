@@ -107,9 +107,8 @@ func TestGoldenFrames(t *testing.T) {
 func TestEveryTypeHasItsSizeAndName(t *testing.T) {
 	for typ := Type(1); int(typ) < Types; typ++ {
 		frame := encode(Header{Type: typ, Seq: 3, Session: 4}, of(typ))
-		if h, _, err := Decode(frame); err != nil || h.Type != typ {
-			t.Errorf("%s: %+v, %v", typ, h, err)
-		}
+		h, _, err := Decode(frame)
+		fixture.If(t, err != nil || h.Type != typ, "%s: %+v, %v", typ, h, err)
 		fixture.If(t, typ.String() == "", "type %d has no name", typ)
 	}
 	for c := Code(1); int(c) < Codes; c++ {
@@ -139,9 +138,8 @@ func TestDecodeRefuses(t *testing.T) {
 		{"too many GPUs", func(b []byte) []byte { b[HeaderSize+4] = GPUs + 1; return b }, ErrFrame},
 		{"longer than a frame", func(b []byte) []byte { return append(b, make([]byte, FrameMax)...) }, ErrFrame},
 	} {
-		if _, _, err := Decode(c.change(bytes.Clone(good))); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v, want %v", c.name, err, c.want)
-		}
+		_, _, err := Decode(c.change(bytes.Clone(good)))
+		fixture.If(t, !errors.Is(err, c.want), "%s: %v, want %v", c.name, err, c.want)
 	}
 }
 
@@ -204,13 +202,12 @@ func FuzzDecode(f *testing.F) {
 func TestNothingAllocates(t *testing.T) {
 	b := make([]byte, 0, FrameMax)
 	var m Memory
-	if n := testing.AllocsPerRun(100, func() {
+	n := testing.AllocsPerRun(100, func() {
 		b = Header{Type: TypeReserve, Seq: 1}.Append(b[:0])
 		b = m.Append(b)
 		_, payload, err := Decode(b)
 		fixture.Must(t, err)
 		m.Decode(payload)
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	})
+	fixture.If(t, n != 0, "%v allocations", n)
 }

@@ -228,10 +228,9 @@ func runC(t *testing.T, source string) string {
 	dir := t.TempDir()
 	file, binary := filepath.Join(dir, "layout.c"), filepath.Join(dir, "layout")
 	fixture.Must(t, os.WriteFile(file, []byte(source), 0o600))
-	if out, err := exec.Command("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-o", binary,
-		file).CombinedOutput(); err != nil {
-		t.Fatalf("gcc: %v\n%s", err, out)
-	}
+	out, err := exec.Command("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-o", binary,
+		file).CombinedOutput()
+	fixture.Stop(t, err != nil, "gcc: %v\n%s", err, out)
 	return string(fixture.Value(exec.Command(binary).Output())(t))
 }
 

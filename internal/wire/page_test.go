@@ -33,9 +33,8 @@ func TestPageIsTheStruct(t *testing.T) {
 	if got := p.Turn(15); got != (Turn{ModeRun, Haste, 13, 14, 15, 16, 19, 20}) || p.Session() != 11 || p.Heartbeat() != 12 {
 		t.Errorf("read back: %+v", got)
 	}
-	if used, limit := p.Memory(15); used != 17 || limit != 18 {
-		t.Errorf("memory %d of %d", used, limit)
-	}
+	used, limit := p.Memory(15)
+	fixture.If(t, used != 17 || limit != 18, "memory %d of %d", used, limit)
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		t.Skip("the page is little endian")
 	}

@@ -301,9 +301,7 @@ func TestDemoShowsTrouble(t *testing.T) {
 		fixture.If(t, b.Communicators[0].Seconds > 0.9*a.Communicators[0].Seconds ||
 			b.Parts["host"] < 1.5*a.Parts["host"], "the rank does not come last: %+v, %+v", a, b)
 		for _, j := range append(well, straggling...) {
-			if !j.Stepping || j.Slowdown != nil {
-				t.Errorf("%s: %+v", j.Workload, j)
-			}
+			fixture.If(t, !j.Stepping || j.Slowdown != nil, "%s: %+v", j.Workload, j)
 		}
 		fixture.If(t, !idles(t, h, 6) || idles(t, h, 5),
 			"the culprit computes, or the rank that waits for it does not")
