@@ -91,9 +91,7 @@ func TestMetricsExist(t *testing.T) {
 	}
 	for _, r := range all {
 		names := metricsOf(r.expr)
-		if len(names) == 0 {
-			t.Errorf("%s: no metric found in %s", r.alert, r.expr)
-		}
+		fixture.If(t, len(names) == 0, "%s: no metric found in %s", r.alert, r.expr)
 		for _, n := range names {
 			if !slices.Contains(known, n) {
 				t.Errorf("%s: %q is not a metric: %s", r.alert, n, r.expr)

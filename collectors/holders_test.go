@@ -81,9 +81,8 @@ func TestMIG(t *testing.T) {
 				bytes != x.Memory {
 				t.Errorf("%+v: %d bytes, %v, %v", x, bytes, at, listed)
 			}
-			if _, _, listed := h.Holds(parent, x.Process.PID); listed {
-				t.Errorf("process %d is on its GPU too", x.Process.PID)
-			}
+			_, _, listed := h.Holds(parent, x.Process.PID)
+			fixture.If(t, listed, "process %d is on its GPU too", x.Process.PID)
 		}
 		fixture.Equal(t, held[whole] == 0 || len(held) != 4, false, "processes are on %v", held)
 		fixture.Must(t, h.Drain(t.Context()))

@@ -129,22 +129,18 @@ func TestFailedCallLeavesNoSeries(t *testing.T) {
 		"faults: [{at: 5s, for: 20s, gpu: 0, kind: error, call: nvmlDeviceGetTemperature, return: ERROR_UNKNOWN}]\n"
 	hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(4 * time.Second)
-		if _, ok := hosttest.Get(t, h, device.Temperature, "0", "gpu"); !ok {
-			t.Fatal("no temperature at the start")
-		}
+		_, ok := hosttest.Get(t, h, device.Temperature, "0", "gpu")
+		fixture.Stop(t, !ok, "no temperature at the start")
 		hosttest.Advance(4 * time.Second)
 		hosttest.WantNone(t, h, device.Temperature, "0", "gpu")
-		if _, ok := hosttest.Get(t, h, device.Temperature, "0", "memory"); !ok {
-			t.Error("the reading beside the failed one is gone too")
-		}
+		_, ok = hosttest.Get(t, h, device.Temperature, "0", "memory")
+		fixture.If(t, !ok, "the reading beside the failed one is gone too")
 		hosttest.Want(t, h, 0, collectors.CollectSuccess, "", "temperature")
 		hosttest.Want(t, h, 1, collectors.CollectSuccess, "", "clocks")
-		if n, _ := hosttest.Get(t, h, collectors.CollectErrors, "", "temperature", "unknown"); n < 2 {
-			t.Errorf("%v passes failed, want at least 2", n)
-		}
-		if n, _ := hosttest.Get(t, h, collectors.NVMLCalls, "", "nvmlDeviceGetTemperature", "unknown"); n < 2 {
-			t.Errorf("%v calls failed, want at least 2", n)
-		}
+		n, _ := hosttest.Get(t, h, collectors.CollectErrors, "", "temperature", "unknown")
+		fixture.If(t, n < 2, "%v passes failed, want at least 2", n)
+		n, _ = hosttest.Get(t, h, collectors.NVMLCalls, "", "nvmlDeviceGetTemperature", "unknown")
+		fixture.If(t, n < 2, "%v calls failed, want at least 2", n)
 		hosttest.Advance(20 * time.Second)
 		hosttest.Want(t, h, 1, collectors.CollectSuccess, "", "temperature")
 	})

@@ -168,9 +168,8 @@ func TestExecIsTheProgram(t *testing.T) {
 		o.Command = []string{"sh", "-c", script}
 		cmd := executing(t, o)
 		_ = cmd.Run()
-		if got := cmd.ProcessState.Sys().(syscall.WaitStatus); !got.Signaled() || got.Signal() != want {
-			t.Errorf("%s ends as %v", script, cmd.ProcessState)
-		}
+		got := cmd.ProcessState.Sys().(syscall.WaitStatus)
+		fixture.If(t, !got.Signaled() || got.Signal() != want, "%s ends as %v", script, cmd.ProcessState)
 	}
 	o.Command = []string{"sh", "-c", `trap 'echo got it; exit 7' TERM; echo $$; while :; do read -r line; done`}
 	cmd := executing(t, o)
@@ -185,9 +184,8 @@ func TestExecIsTheProgram(t *testing.T) {
 	}
 	fixture.Must(t, cmd.Process.Signal(syscall.SIGTERM))
 	_, _ = in.Write([]byte("\n")) // dash handles signals between commands
-	if _, err := fmt.Fscanln(out, &got, &it); err != nil || got+" "+it != "got it" {
-		t.Errorf("after SIGTERM the program prints %q (%v)", got+" "+it, err)
-	}
+	_, err := fmt.Fscanln(out, &got, &it)
+	fixture.If(t, err != nil || got+" "+it != "got it", "after SIGTERM the program prints %q (%v)", got+" "+it, err)
 	_ = cmd.Wait()
 	fixture.Equal(t, cmd.ProcessState.ExitCode(), 7, "it ends with %v, want its own 7", cmd.ProcessState)
 }
@@ -394,9 +392,7 @@ func TestExecSaysWhereNoQuotaHolds(t *testing.T) {
 		return n
 	}
 	for end := time.Now().Add(time.Minute); sessions() > 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("programs that ended have sessions: %v", b.Stats().Sessions)
-		}
+		fixture.Stop(t, time.Now().After(end), "programs that ended have sessions: %v", b.Stats().Sessions)
 	}
 }
 
@@ -442,16 +438,14 @@ func TestTermsEndUnbound(t *testing.T) {
 	frame := make([]byte, wire.FrameMax)
 	fixture.Must(t, fixture.Error(conn.Write(hello.Append(wire.Header{Type: wire.TypeHello}.Append(nil)))))
 	fixture.Must(t, fixture.Error(conn.Read(frame)))
-	if all := b.Sessions(); len(all) != 1 || all[0].Tenant != policy.DefaultTenant {
-		t.Fatalf("sessions: %+v", all)
-	}
+	all := b.Sessions()
+	fixture.Stop(t, len(all) != 1 || all[0].Tenant != policy.DefaultTenant, "sessions: %+v", all)
 	late := policy.Rule{Name: "late", Select: []policy.Selector{{Users: []string{fmt.Sprint(os.Getuid())}}}, Terms: table.Default}
 	late.Limit = 0.5
 	table.Rules = []policy.Rule{late}
 	b.Reload(tabled{policy.New(table, policy.HostView{}, nil)})
-	if all := b.Sessions(); len(all) != 1 || all[0].Tenant != "late" {
-		t.Errorf("after the terms: %+v", all)
-	}
+	all = b.Sessions()
+	fixture.If(t, len(all) != 1 || all[0].Tenant != "late", "after the terms: %+v", all)
 	n, err := conn.Read(frame)
 	if h, payload, _ := wire.Decode(frame[:n]); err != nil || h.Type != wire.TypeNotice ||
 		!strings.Contains(string(payload), `no longer grants the request for "+observe": this process is held to terms`) {

@@ -40,12 +40,10 @@ func TestWhatCannotBeRememberedIsNotDone(t *testing.T) {
 		"told … times: %s", log)
 	fixture.Must(t, os.Remove(dir))
 	e.save()
-	if err := e.keep(someone); err != nil || !strings.Contains(log.String(), "saved again") {
-		t.Errorf("%v, %s", err, log)
-	}
-	if text, err := os.ReadFile(e.StateFile); err != nil || !strings.Contains(string(text), "unit:a.service") {
-		t.Errorf("%s, %v", text, err)
-	}
+	err := e.keep(someone)
+	fixture.If(t, err != nil || !strings.Contains(log.String(), "saved again"), "%v, %s", err, log)
+	text, err := os.ReadFile(e.StateFile)
+	fixture.If(t, err != nil || !strings.Contains(string(text), "unit:a.service"), "%s, %v", text, err)
 }
 
 func TestAStateThatCannotBeUsedIsSetAside(t *testing.T) {

@@ -128,9 +128,8 @@ func TestHistoryKeepsADay(t *testing.T) {
 	at(last-2*time.Hour, 5) // the clock was set back: earlier hours stay
 	d = h.ofDay("GPU-0", "")
 	wantDay(t, d, noon.Add(last-2*time.Hour-time.Minute), nan)
-	if p := d.Series["power_watts"]; p[dayMinutes-120] != p[dayMinutes-120] {
-		t.Error("the hours before a clock was set back are forgotten")
-	}
+	p := d.Series["power_watts"]
+	fixture.If(t, p[dayMinutes-120] != p[dayMinutes-120], "the hours before a clock was set back are forgotten")
 	if d := h.ofDay("GPU-1", ""); len(d.Series) != 0 {
 		t.Errorf("an unknown GPU has %v", d.Series)
 	}

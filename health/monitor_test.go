@@ -431,9 +431,8 @@ func TestChangedStateIsSaved(t *testing.T) {
 		for range 3 {
 			before := written()
 			m.pass(time.Until(before.Add(saveEach)) - beat)
-			if got := written(); !got.Equal(before) {
-				t.Errorf("%v after the last time it is written again", got.Sub(before))
-			}
+			got := written()
+			fixture.If(t, !got.Equal(before), "%v after the last time it is written again", got.Sub(before))
 			m.pass(3 * beat)
 			fixture.If(t, written().Equal(before), "it is not written for a minute")
 		}

@@ -45,9 +45,8 @@ func TestStateSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	s := Store{Dir: filepath.Join(t.TempDir(), "made")}
 	got := remembered{Count: 7}
-	if err := s.Load(&got); err != nil || got.Count != 7 {
-		t.Errorf("where nothing was kept: %+v, %v; want it as it was", got, err)
-	}
+	err := s.Load(&got)
+	fixture.If(t, err != nil || got.Count != 7, "where nothing was kept: %+v, %v; want it as it was", got, err)
 	want := remembered{[]incident.Entity{{GPU: "3", UUID: "GPU-x"}}, 2}
 	for range 2 {
 		fixture.Must(t, s.Save(want))
@@ -58,9 +57,8 @@ func TestStateSurvivesARestart(t *testing.T) {
 	}
 	fixture.If(t, s.Save(func() {}) == nil, "a function is kept as JSON")
 	fixture.Fails(t, s.Save(make([]byte, maxStored)), "16777216", "more than is read back")
-	if err := s.Load(&got); err != nil || got.Count != 2 {
-		t.Errorf("after failures: %+v, %v; want what was kept before", got, err)
-	}
+	err = s.Load(&got)
+	fixture.If(t, err != nil || got.Count != 2, "after failures: %+v, %v; want what was kept before", got, err)
 	fixture.Must(t, (&Store{}).Save(want))
 }
 
@@ -82,9 +80,8 @@ func TestUnusableStateIsMovedAside(t *testing.T) {
 			fixture.Must(t, os.WriteFile(s.path(), text, 0o600))
 			got := remembered{Count: 7}
 			reader := Store{Dir: s.Dir, ReadOnly: true}
-			if err := reader.Load(&got); err == nil || strings.Contains(err.Error(), ".bad") {
-				t.Errorf("of one who only reads: %v", err)
-			}
+			err := reader.Load(&got)
+			fixture.If(t, err == nil || strings.Contains(err.Error(), ".bad"), "of one who only reads: %v", err)
 			fixture.Must(t, reader.Save(got))
 			if all, err := os.ReadDir(s.Dir); err != nil || len(all) != 1 || all[0].Name() != "health.json" {
 				t.Errorf("one who only reads left %v, %v", all, err)
@@ -97,9 +94,8 @@ func TestUnusableStateIsMovedAside(t *testing.T) {
 			if moved, err := os.ReadFile(s.path() + ".bad"); err != nil || !bytes.Equal(moved, text) {
 				t.Errorf("moved aside: %d bytes, %v; want the %d that there were", len(moved), err, len(text))
 			}
-			if err := s.Load(&got); err != nil {
-				t.Errorf("at the next start: %v", err)
-			}
+			err = s.Load(&got)
+			fixture.If(t, err != nil, "at the next start: %v", err)
 		})
 	}
 }

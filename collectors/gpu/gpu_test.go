@@ -88,14 +88,12 @@ func TestAnyVersionOfASymbolSuffices(t *testing.T) {
 	d := device()
 	d.GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.SUCCESS }
 	g, _ := open(t, d, "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
-	if _, ret := g.GetComputeRunningProcesses(); ret != nvml.SUCCESS {
-		t.Errorf("with the first version only: %v", ret)
-	}
+	_, ret := g.GetComputeRunningProcesses()
+	fixture.If(t, ret != nvml.SUCCESS, "with the first version only: %v", ret)
 	g, _ = open(t, d, "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2",
 		"nvmlDeviceGetComputeRunningProcesses")
-	if _, ret := g.GetComputeRunningProcesses(); ret != nvml.ERROR_FUNCTION_NOT_FOUND {
-		t.Errorf("without any version: %v", ret)
-	}
+	_, ret = g.GetComputeRunningProcesses()
+	fixture.If(t, ret != nvml.ERROR_FUNCTION_NOT_FOUND, "without any version: %v", ret)
 }
 
 func TestCallsAreCountedAndNamedWhileTheyRun(t *testing.T) {
@@ -285,15 +283,13 @@ func TestTemperatureFromTheNewerFunction(t *testing.T) {
 	d := device()
 	d.GetTemperatureFunc = func(nvml.TemperatureSensors) (uint32, nvml.Return) { return 61, nvml.SUCCESS }
 	g, _ := open(t, d)
-	if v, ret := g.Temperature(); v != 61 || ret != nvml.SUCCESS {
-		t.Errorf("%v, %v", v, ret)
-	}
+	v, ret := g.Temperature()
+	fixture.If(t, v != 61 || ret != nvml.SUCCESS, "%v, %v", v, ret)
 	// Without either symbol, neither is called. (go-nvml's handler of the newer
 	// one cannot be mocked: the GPU tests call it.)
 	g, calls := open(t, d, "nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
-	if _, ret := g.Temperature(); ret != nvml.ERROR_FUNCTION_NOT_FOUND {
-		t.Errorf("without either: %v", ret)
-	}
+	_, ret = g.Temperature()
+	fixture.If(t, ret != nvml.ERROR_FUNCTION_NOT_FOUND, "without either: %v", ret)
 	missing := map[string]bool{}
 	calls.Missing(func(s string) { missing[s] = true })
 	fixture.Equal(t, len(missing), 2, "missing %v", missing)

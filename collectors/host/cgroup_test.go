@@ -251,9 +251,8 @@ func TestRandomCgroups(t *testing.T) {
 			t.Fatalf("containers %s and %s both became %s", before, w.ContainerID, w.Key)
 		}
 		raws[w.Key] = w.ContainerID
-		if strings.HasPrefix(path.String(), "/user.slice") && (w.Kind == KindPod || w.Kind == KindSlurm) {
-			t.Fatalf("%s is %s", path.String(), w.Key)
-		}
+		fixture.Stop(t, strings.HasPrefix(path.String(), "/user.slice") && (w.Kind == KindPod || w.Kind == KindSlurm),
+			"%s is %s", path.String(), w.Key)
 	}
 	fixture.Equal(t, len(kinds), 6, "kinds %v", kinds)
 }

@@ -106,12 +106,10 @@ func TestRegions(t *testing.T) {
 		fixture.Rewrite(t, path, "")
 	}
 	want := []RegionFile{{filepath.Join(root, "containers", uid+"_main", "a.cache"), uid, "main"}}
-	if got := Regions(root); !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v", got)
-	}
-	if got := Regions(filepath.Join(root, "none")); len(got) != 0 {
-		t.Errorf("%+v", got)
-	}
+	got := Regions(root)
+	fixture.If(t, !reflect.DeepEqual(got, want), "%+v", got)
+	got = Regions(filepath.Join(root, "none"))
+	fixture.If(t, len(got) != 0, "%+v", got)
 }
 
 // sparse is a region with only its beginning and its end written.

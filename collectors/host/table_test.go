@@ -69,9 +69,8 @@ func TestReusedPIDIsAnotherProcess(t *testing.T) {
 	next := in("/a.slice/b.service")
 	next.Start = 6
 	proc.set(1, next)
-	if p, err := table.Lookup(1); err != nil || p.Start != 6 || p.Workload.Key != "unit:b.service" {
-		t.Errorf("%+v, %v", p, err)
-	}
+	p, err := table.Lookup(1)
+	fixture.If(t, err != nil || p.Start != 6 || p.Workload.Key != "unit:b.service", "%+v, %v", p, err)
 	proc.set(1, nil)
 	if _, err := table.Lookup(1); !errors.Is(err, ErrGone) || proc.handles() != 0 {
 		t.Errorf("%v with %d open handles", err, proc.handles())

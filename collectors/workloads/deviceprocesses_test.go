@@ -87,23 +87,18 @@ faults:
 	hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(5 * time.Second)
 		uuid := hosttest.Told(h, collectors.Up, "gpu", "0")["uuid"]
-		if _, ok := held(t, h.DeviceProcesses(), 1); !ok {
-			t.Fatal("the process is missing from the start")
-		}
-		if _, _, _, ok := device.MemoryOf(h, uuid); !ok {
-			t.Error("the GPU's memory is unknown from the start")
-		}
+		_, ok := held(t, h.DeviceProcesses(), 1)
+		fixture.Stop(t, !ok, "the process is missing from the start")
+		_, _, _, ok = device.MemoryOf(h, uuid)
+		fixture.If(t, !ok, "the GPU's memory is unknown from the start")
 		hosttest.Advance(20 * time.Second)
 		all := h.DeviceProcesses()
-		if x, ok := held(t, all, 1); ok {
-			t.Errorf("the GPU hangs, and still has %+v", x)
-		}
-		if _, ok := held(t, all, 2); !ok {
-			t.Error("the other GPU's process is gone")
-		}
-		if total, _, _, ok := device.MemoryOf(h, uuid); ok {
-			t.Errorf("the GPU hangs, and still has %d bytes", total)
-		}
+		x, ok := held(t, all, 1)
+		fixture.If(t, ok, "the GPU hangs, and still has %+v", x)
+		_, ok = held(t, all, 2)
+		fixture.If(t, !ok, "the other GPU's process is gone")
+		total, _, _, ok := device.MemoryOf(h, uuid)
+		fixture.If(t, ok, "the GPU hangs, and still has %d bytes", total)
 		_, _, listed := h.Holds(uuid, 1)
 		fixture.If(t, !listed, "the last known memory was forgotten")
 	})
@@ -130,9 +125,8 @@ func TestUsageIsCountedWhileTheProcessExists(t *testing.T) {
 		}
 		b.use = works(40, 1)
 		s.passes(10)
-		if x := s.deviceProcess(t, 1); x.SM < one.SM+1 {
-			t.Errorf("%v s, and 18 s later %v s", one.SM, x.SM)
-		}
+		x := s.deviceProcess(t, 1)
+		fixture.If(t, x.SM < one.SM+1, "%v s, and 18 s later %v s", one.SM, x.SM)
 		s.is(1, "c.service") // another process has the PID
 		s.passes(1)
 		if x := s.deviceProcess(t, 1); x.SM > .4*useEvery.Seconds()+.5 || x.Process.Start == one.Process.Start {
@@ -177,8 +171,7 @@ func TestHoldingInSeveralInstances(t *testing.T) {
 		if x := s.deviceProcess(t, 1); x.Memory != 30 || !x.Known || x.SM > .5 || x.SM == 0 {
 			t.Errorf("%+v, want 30 bytes, and half a second counted once", x)
 		}
-		if x := s.deviceProcess(t, 2); x.Known {
-			t.Errorf("part of its memory is unknown, and yet it is reported as %d", x.Memory)
-		}
+		x := s.deviceProcess(t, 2)
+		fixture.If(t, x.Known, "part of its memory is unknown, and yet it is reported as %d", x.Memory)
 	})
 }

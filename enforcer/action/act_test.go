@@ -390,9 +390,8 @@ func TestTerminate(t *testing.T) {
 	fixture.Equal(t, signalOf(meek), unix.SIGTERM, "the first ended by")
 	fixture.Equal(t, len(a.Continue(now.Add(30*time.Second-1))), 0, "ends within the grace")
 	fixture.Eventually(t, "it lives within the grace", func() bool { return state(a, deaf.Process.Pid) == 'S' })
-	if result, _ := a.Terminate(now, c, 0); result != escalation.Done || len(a.dying) != 2 {
-		t.Errorf("twice: %s, %d are dying", result, len(a.dying))
-	}
+	result, _ := a.Terminate(now, c, 0)
+	fixture.If(t, result != escalation.Done || len(a.dying) != 2, "twice: %s, %d are dying", result, len(a.dying))
 	fixture.Equal(t, len(a.Continue(now.Add(30*time.Second))), 0, "ends of those just killed")
 	fixture.Equal(t, signalOf(deaf), unix.SIGKILL, "the second ended by")
 	e := a.Continue(now.Add(31 * time.Second))
@@ -453,9 +452,8 @@ int main(void) {
 	fixture.AtMost(t, time.Since(began), time.Second, "the enforcer waited for")
 	a.Continue(began.Add(30 * time.Second)) // SIGKILL ends this kind of sleep
 	fixture.Equal(t, signalOf(cmd), unix.SIGKILL, "it ended by")
-	if e := a.Continue(began.Add(31 * time.Second)); len(e) != 1 || e[0].Result != escalation.Done {
-		t.Errorf("%+v", e)
-	}
+	e := a.Continue(began.Add(31 * time.Second))
+	fixture.If(t, len(e) != 1 || e[0].Result != escalation.Done, "%+v", e)
 }
 
 // build compiles C into a file of a new directory. Exec accepts any library as

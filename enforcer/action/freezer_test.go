@@ -253,9 +253,8 @@ func TestVanishedGroup(t *testing.T) {
 		a.Keep = nil
 		a.Restore([]Paused{{Tenant: someone.Tenant, Workload: someone.Workload,
 			Frozen: []Frozen{{Path: path, V1: v1, ID: 1}, {Path: path + "/gone", V1: v1}}}})
-		if result, detail := a.Resume(c); result != escalation.Done || len(a.Paused()) != 0 {
-			t.Errorf("resume: %s, %s", result, detail)
-		}
+		result, detail := a.Resume(c)
+		fixture.If(t, result != escalation.Done || len(a.Paused()) != 0, "resume: %s, %s", result, detail)
 		asked, err := g.asked()
 		fixture.If(t, !asked || err != nil, "another's cgroup was thawed: %v", err)
 	})

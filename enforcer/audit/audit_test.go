@@ -829,14 +829,12 @@ func TestAuditForgets(t *testing.T) {
 		w.pass(time.Minute - time.Second)
 		w.step()
 	}
-	if rows := w.step().Workloads; len(rows) != 1 || rows[0].Processes != 0 {
-		t.Errorf("after 9 minutes: %+v", rows)
-	}
+	rows := w.step().Workloads
+	fixture.If(t, len(rows) != 1 || rows[0].Processes != 0, "after 9 minutes: %+v", rows)
 	w.pass(2 * time.Minute)
 	w.step()
-	if rows := w.step().Workloads; len(rows) != 0 || len(w.audit.gpus[gpuA].tenants) != 0 {
-		t.Errorf("after 11 minutes: %+v", rows)
-	}
+	rows = w.step().Workloads
+	fixture.If(t, len(rows) != 0 || len(w.audit.gpus[gpuA].tenants) != 0, "after 11 minutes: %+v", rows)
 
 	// The policy no longer has the tenant, as after a job's end.
 	w = newWorld()

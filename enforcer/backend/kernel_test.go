@@ -102,9 +102,8 @@ func TestTheKernelHoldsATenantsMemory(t *testing.T) {
 			t.Errorf("asked for %q, want %q", calls, want)
 		}
 		want := []Hold{{"a", "GPU-a", Memory}, {"a", "GPU-b", Memory}}
-		if !slices.Equal(holds, want) || l.log.Len() > 0 {
-			t.Errorf("holds %v, want %v; says %s", holds, want, l.log.String())
-		}
+		fixture.If(t, !slices.Equal(holds, want) || l.log.Len() > 0,
+			"holds %v, want %v; says %s", holds, want, l.log.String())
 		if calls, _ := l.seconds(50, demands...); len(calls) != 0 {
 			t.Errorf("asked again for %q", calls)
 		}
@@ -217,9 +216,8 @@ func TestADriverWithoutLimitsIsAskedSeldom(t *testing.T) {
 		l.mu.Lock()
 		delete(l.fails, "GPU-a") // a new driver
 		l.mu.Unlock()
-		if calls, holds := l.seconds(5, d); len(calls) != 1 || len(holds) != 1 {
-			t.Errorf("later asked for %q, holds %v", calls, holds)
-		}
+		calls, holds := l.seconds(5, d)
+		fixture.If(t, len(calls) != 1 || len(holds) != 1, "later asked for %q, holds %v", calls, holds)
 	})
 }
 

@@ -241,9 +241,8 @@ func TestWithoutAnMPSDaemonNoProgramIsStarted(t *testing.T) {
 	d := newDaemon(t)
 	fixture.Must(t, os.Remove(d.path("control")))
 	d.control.command = "/nonexistent"
-	if got := d.sees(demand("a", "GPU-a", .3, 0)); len(got) != 0 || d.log.Len() > 0 {
-		t.Errorf("holds %v, and says %s", got, d.log.String())
-	}
+	got := d.sees(demand("a", "GPU-a", .3, 0))
+	fixture.If(t, len(got) != 0 || d.log.Len() > 0, "holds %v, and says %s", got, d.log.String())
 }
 
 func TestMPSAnswersThatCannotBeBelieved(t *testing.T) {

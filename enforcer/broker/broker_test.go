@@ -45,12 +45,11 @@ func TestSession(t *testing.T) {
 	for _, later := range []uint32{5, 0} { // the PING of an older hook lacks them
 		c.seq++
 		c.write(wire.Header{Type: wire.TypePing, Flags: later, Seq: c.seq, Session: c.session}.Append(nil))
-		if h, _ := c.receive(); h.Type != wire.TypePong || h.Flags != 0 {
-			t.Errorf("%+v instead of pong", h)
-		}
-		if h := b.Stats().Hooks; len(h) != 1 || h[0].Unknown != 5 {
-			t.Errorf("hooks, after the program was given more entries: %+v", h)
-		}
+		h, _ := c.receive()
+		fixture.If(t, h.Type != wire.TypePong || h.Flags != 0, "%+v instead of pong", h)
+		hooks := b.Stats().Hooks
+		fixture.If(t, len(hooks) != 1 || hooks[0].Unknown != 5,
+			"hooks, after the program was given more entries: %+v", hooks)
 	}
 	c.send(wire.TypeBye, nil)
 	c.gone()
@@ -210,9 +209,8 @@ func TestUngoverned(t *testing.T) {
 	b := start(t, Options{Known: func(uuid string) bool { return !strings.HasSuffix(uuid, "02") },
 		Logger: slog.New(slog.NewTextHandler(&said, nil))}, func(b *Broker) { b.timing.maxGPUs = 2 })
 	dial(t, b, "a", 1)
-	if n := b.Stats().Faults["ungoverned"]; n != 0 || said.String() != "" {
-		t.Errorf("a GPU that is known: %d, %s", n, said.String())
-	}
+	n := b.Stats().Faults["ungoverned"]
+	fixture.If(t, n != 0 || said.String() != "", "a GPU that is known: %d, %s", n, said.String())
 	c, d := dial(t, b, "a", 1, 2), dial(t, b, "b", 2)
 	fixture.Equal(t, b.Stats().Faults["ungoverned"], 2,
 		"… sessions are counted that have GPUs which are not governed")

@@ -144,9 +144,8 @@ func TestReserved(t *testing.T) {
 		return capacity.Load()
 	}}, nil)
 	c := dial(t, b, "a", 1)
-	if typ, m := c.reserve(61); typ != wire.TypeDeny || m.Bytes != 60 {
-		t.Errorf("61 of 100, of which 40 are another's: %s %+v", typ, m)
-	}
+	typ, m := c.reserve(61)
+	fixture.If(t, typ != wire.TypeDeny || m.Bytes != 60, "61 of 100, of which 40 are another's: %s %+v", typ, m)
 	c.take(60)
 	d := dial(t, b, "b", 1)
 	d.take(30)

@@ -51,9 +51,8 @@ func TestTurns(t *testing.T) {
 		s.ServedSeconds == 0 || s.WantedSeconds == 0 {
 		t.Errorf("books: %+v", s)
 	}
-	if s := b.tenant("b"); s.Turns < 2 || s.Waits == 0 || s.WaitSeconds == 0 {
-		t.Errorf("books: %+v", s)
-	}
+	s := b.tenant("b")
+	fixture.If(t, s.Turns < 2 || s.Waits == 0 || s.WaitSeconds == 0, "books: %+v", s)
 	fixture.Equal(t, b.first().Preempted, 2, "books: …")
 	d.yield(0, wire.WhyIdle)
 	c.until(0, "free again", func(turn wire.Turn) bool {
@@ -402,9 +401,7 @@ func TestReloadKeepsTheWish(t *testing.T) {
 	d.acquire(0) // the same wish again
 	drain(t, "it runs", place{d, 0}.runs, place{c, 0})
 	eventually(t, "it wants it", func() bool { return b.tenant("c").WantedSeconds > 0 })
-	if s := b.tenant("b"); s.Sessions != 0 || b.tenant("c").Sessions != 1 {
-		t.Errorf("books: %+v", b.Stats().Tenants)
-	}
+	fixture.If(t, b.tenant("b").Sessions != 0 || b.tenant("c").Sessions != 1, "books: %+v", b.Stats().Tenants)
 }
 
 // TestReload moves sessions to other tenants, and changes a cap.

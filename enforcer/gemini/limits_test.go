@@ -113,9 +113,7 @@ func TestIdleConnectionsOfACgroupDoNotLockOthersOut(t *testing.T) {
 	until(t, s, "the house is full", func(st Stats) bool { return st.Connections == most && st.Refused > 50 })
 	for range 10 {
 		h := dial(t, s, "a")
-		if !h.call(take(1)).Granted {
-			t.Fatalf("refused: %+v", s.Stats())
-		}
+		fixture.Stop(t, !h.call(take(1)).Granted, "refused: %+v", s.Stats())
 		defer h.call(take(1)) // it keeps its place
 	}
 }

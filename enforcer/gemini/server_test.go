@@ -116,16 +116,14 @@ func TestMemoryOfAPodManager(t *testing.T) {
 	h := dial(t, s, "a")
 	fixture.If(t, !h.call(take(600)).Granted || h.call(take(401)).Granted || !h.call(take(400)).Granted,
 		"600 and 400 of 1000, but not 401")
-	if a := h.call(Request{Kind: MemoryLimit}); a.Used != 1000 || a.Limit != 1000 {
-		t.Errorf("%+v", a)
-	}
+	a := h.call(Request{Kind: MemoryLimit})
+	fixture.If(t, a.Used != 1000 || a.Limit != 1000, "%+v", a)
 	fixture.Equal(t, h.call(give(600)).Granted, true, "600 are not taken back")
 	if h.call(give(1 << 63)); s.Stats().Overfreed != 1 || s.Stats().Tenants[0].Used != 0 {
 		t.Errorf("a client frees more than it has: %+v", s.Stats())
 	}
-	if a := dial(t, s, "b").call(Request{Kind: MemoryLimit}); a.Used != 0 || a.Limit != 2000 {
-		t.Errorf("b: %+v", a)
-	}
+	a = dial(t, s, "b").call(Request{Kind: MemoryLimit})
+	fixture.If(t, a.Used != 0 || a.Limit != 2000, "b: %+v", a)
 }
 
 func TestSchedulerKeepsNoBooks(t *testing.T) {
@@ -423,13 +421,11 @@ func TestBadOptions(t *testing.T) {
 		fixture.Fails(t, fixture.Error(New(o)), want, "%+v", o)
 	}
 	o := Options{File: good}
-	if err := o.Check(); err != nil || o.Listen != "127.0.0.1:50052" {
-		t.Errorf("%+v, %v", o, err)
-	}
+	err := o.Check()
+	fixture.If(t, err != nil || o.Listen != "127.0.0.1:50052", "%+v, %v", o, err)
 	o = Options{File: good, Role: Scheduler}
-	if err := o.Check(); err != nil || o.Listen != "127.0.0.1:50051" {
-		t.Errorf("%+v, %v", o, err)
-	}
+	err = o.Check()
+	fixture.If(t, err != nil || o.Listen != "127.0.0.1:50051", "%+v, %v", o, err)
 }
 
 func TestUnusedAddressIsReported(t *testing.T) {

@@ -84,9 +84,8 @@ func TestLeasesShrinkTowardsTheCap(t *testing.T) {
 		t.Errorf("at the cap %d bytes are lent: %+v", p.bytes, u)
 	}
 	p.put(30) // it may take them again, though it is at its cap
-	if u := l.Usage("a"); u.Committed != 970 || u.Leased != 30 || u.Peak != 1000 {
-		t.Errorf("with 30 freed: %+v", u)
-	}
+	u := l.Usage("a")
+	fixture.If(t, u.Committed != 970 || u.Leased != 30 || u.Peak != 1000, "with 30 freed: %+v", u)
 	have(t, &l, "a", 2, 30)
 	fixture.Equal(t, p.open || p.put(1), false, "the lease gives away memory that another session has")
 	l.SetCap("huge", 1<<50)
@@ -171,13 +170,11 @@ func TestALieInALeaseIsNoMoreThanAFree(t *testing.T) {
 	have(t, &l, "a", 2, 300)
 	l.Lend(1, &p)
 	p.put(1 << 62)
-	if u := l.Usage("a"); u.Committed != 300 || u.Leased != 262 || l.Session(1) != 0 {
-		t.Errorf("%+v", u)
-	}
+	u := l.Usage("a")
+	fixture.If(t, u.Committed != 300 || u.Leased != 262 || l.Session(1) != 0, "%+v", u)
 	have(t, &l, "a", 2, 600)
-	if u := l.Usage("a"); u.Committed != 900 || u.Reserved != 0 {
-		t.Errorf("closed: %+v", u)
-	}
+	u = l.Usage("a")
+	fixture.If(t, u.Committed != 900 || u.Reserved != 0, "closed: %+v", u)
 }
 
 func TestWhatTheDriverDidNotGiveIsMissed(t *testing.T) {
@@ -191,12 +188,10 @@ func TestWhatTheDriverDidNotGiveIsMissed(t *testing.T) {
 	fixture.Must(t, l.Failed(1, 50))
 	u := l.Usage("a")
 	fixture.If(t, u.Committed != 200 || u.Asked != 2 || u.Missed != 1, "%+v", u)
-	if err := l.Failed(1, 201); !errors.Is(err, errBytes) {
-		t.Errorf("more than it has: %v", err)
-	}
-	if err := l.Failed(9, 1); !errors.Is(err, errSession) {
-		t.Errorf("nobody's: %v", err)
-	}
+	err := l.Failed(1, 201)
+	fixture.If(t, !errors.Is(err, errBytes), "more than it has: %v", err)
+	err = l.Failed(9, 1)
+	fixture.If(t, !errors.Is(err, errSession), "nobody's: %v", err)
 }
 
 // TestAdoptedMemoryIsLent lends to a session that already had memory, after all
@@ -212,13 +207,11 @@ func TestAdoptedMemoryIsLent(t *testing.T) {
 	l.Listed(400, 1)
 	l.Lend(1, &p)
 	p.put(100)
-	if u := l.Usage("a"); !p.open || u.Committed != 300 || u.Leased != 175 {
-		t.Errorf("%+v", u)
-	}
+	u := l.Usage("a")
+	fixture.If(t, !p.open || u.Committed != 300 || u.Leased != 175, "%+v", u)
 	l.Listed(200, 1)
-	if u := l.Usage("a"); p.open || u.Committed != 200 || u.Reserved != 0 {
-		t.Errorf("with 200 listed: open %v, %+v", p.open, u)
-	}
+	u = l.Usage("a")
+	fixture.If(t, p.open || u.Committed != 200 || u.Reserved != 0, "with 200 listed: open %v, %+v", p.open, u)
 }
 
 func TestLeasesAreBounded(t *testing.T) {

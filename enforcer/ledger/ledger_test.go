@@ -39,12 +39,10 @@ func TestReserveWithinTheCap(t *testing.T) {
 
 func TestNoCap(t *testing.T) {
 	var l Ledger
-	if r, ok, free := l.Reserve("a", 1, 1<<40); !ok || free != math.MaxUint64-1<<40 || l.Commit(1, r, 1<<40) != nil {
-		t.Errorf("%v %d", ok, free)
-	}
-	if _, ok, _ := l.Reserve("a", 1, math.MaxUint64); ok {
-		t.Error("more bytes than can be counted were reserved")
-	}
+	r, ok, free := l.Reserve("a", 1, 1<<40)
+	fixture.If(t, !ok || free != math.MaxUint64-1<<40 || l.Commit(1, r, 1<<40) != nil, "%v %d", ok, free)
+	_, ok, _ = l.Reserve("a", 1, math.MaxUint64)
+	fixture.If(t, ok, "more bytes than can be counted were reserved")
 }
 
 func TestTenantsAreApart(t *testing.T) {
@@ -52,12 +50,10 @@ func TestTenantsAreApart(t *testing.T) {
 	l.SetCap("a", 10)
 	l.SetCap("b", 10)
 	l.Reserve("a", 1, 10)
-	if _, ok, _ := l.Reserve("b", 2, 10); !ok {
-		t.Error("b was refused for what a has")
-	}
-	if r, ok, free := l.Reserve("b", 1, 0); r != 0 || ok || free != 0 {
-		t.Error("a's session reserved as b")
-	}
+	_, ok, _ := l.Reserve("b", 2, 10)
+	fixture.If(t, !ok, "b was refused for what a has")
+	r, ok, free := l.Reserve("b", 1, 0)
+	fixture.If(t, r != 0 || ok || free != 0, "a's session reserved as b")
 }
 
 func TestWhatASessionGetsWrong(t *testing.T) {
@@ -85,14 +81,12 @@ func TestWhatASessionGetsWrong(t *testing.T) {
 	} {
 		fixture.If(t, !errors.Is(c.got, c.want), "%s: %v, not %v", c.what, c.got, c.want)
 	}
-	if u := l.Usage("a"); u.Committed != 40 || u.Reserved != 10 {
-		t.Errorf("%+v", u)
-	}
+	u := l.Usage("a")
+	fixture.If(t, u.Committed != 40 || u.Reserved != 10, "%+v", u)
 	err := l.Free(1, 1000)
 	fixture.If(t, !errors.Is(err, errBytes), "%v", err)
-	if u := l.Usage("a"); u.Committed != 0 || u.Reserved != 10 {
-		t.Errorf("after a lie: %+v", u)
-	}
+	u = l.Usage("a")
+	fixture.If(t, u.Committed != 0 || u.Reserved != 10, "after a lie: %+v", u)
 }
 
 func TestReservationsAreBounded(t *testing.T) {
@@ -416,9 +410,8 @@ func (m *model) operate(t *testing.T, op, who, arg byte) (exceeds bool) {
 		want := !gone && len(m.open[id]) < reservations && m.admits(bytes)
 		n, ok, free := m.l.Reserve("a", id, bytes)
 		fixture.Need(t, ok, want, "reserve %d with %+v of %d: …, free %d", bytes, before, m.capacity, free)
-		if !gone && !ok && len(m.open[id]) < reservations && (!m.admits(free) || m.admits(free+1)) {
-			t.Fatalf("reserve %d with %+v of %d: %d are said to be free", bytes, before, m.capacity, free)
-		}
+		fixture.Stop(t, !gone && !ok && len(m.open[id]) < reservations && (!m.admits(free) || m.admits(free+1)),
+			"reserve %d with %+v of %d: %d are said to be free", bytes, before, m.capacity, free)
 		if ok {
 			if m.open[id] == nil {
 				m.open[id] = map[uint64]uint64{}
@@ -507,9 +500,7 @@ func (m *model) check(t *testing.T, before uint64, exceeds bool) {
 	for _, o := range m.l.tenants {
 		claims += min(max(o.used(), o.Guaranteed), mostBytes)
 	}
-	if claims != m.l.claims || u.Missed > u.Asked {
-		t.Fatalf("claims of %d, not %d; %+v", m.l.claims, claims, u)
-	}
+	fixture.Stop(t, claims != m.l.claims || u.Missed > u.Asked, "claims of %d, not %d; %+v", m.l.claims, claims, u)
 	if used := u.Committed + u.Reserved + u.Dead; u.Cap != 0 && used > u.Cap && used > before && !exceeds {
 		t.Fatalf("over the cap: %+v, before %d", u, before)
 	}

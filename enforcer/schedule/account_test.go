@@ -74,9 +74,8 @@ func TestBooks(t *testing.T) {
 	d.want("a", "b")
 	d.decide().shows("rp")
 	d.Look(4 * ms)
-	if a, b := d.Lag("a"), d.Lag("b"); a != -ms || b != ms {
-		t.Errorf("a is owed %v, b %v", a, b)
-	}
+	a, b := d.Lag("a"), d.Lag("b")
+	fixture.If(t, a != -ms || b != ms, "a is owed %v, b %v", a, b)
 	d.Look(20 * ms) // all but the latest time counts
 	if a, b := d.Stats("a"), d.Stats("b"); a.Served != 10*ms || a.Charged != 10*ms || a.Wanted != 10*ms ||
 		b.Served != 0 || b.Charged != 0 || b.Wanted != 10*ms {
@@ -201,9 +200,8 @@ func TestAgoBeside(t *testing.T) {
 		t.Errorf("lag %v, not %v", d.Lag("a"), lag)
 	}
 	d.Rest(d.at, "a", Usage{Ago: 4 * ms, Launched: uint64(rate * 4e6 / 1e5)})
-	if got, want := d.Stats("a").Served, time.Duration(rate*4e6); off(got, want) || off(d.Stats("a").Wanted, 4*ms) {
-		t.Errorf("%+v, not %v", d.Stats("a"), want)
-	}
+	got, want := d.Stats("a").Served, time.Duration(rate*4e6)
+	fixture.If(t, off(got, want) || off(d.Stats("a").Wanted, 4*ms), "%+v, not %v", d.Stats("a"), want)
 	fixture.Equal(t, d.System().Together, 8*ms, "together")
 }
 
@@ -220,9 +218,8 @@ func TestBucket(t *testing.T) {
 	}
 	d.join(Share{Limit: 0.5}, "a")
 	d.want("a")
-	if d.decide().shows("r"); d.State("a").End != 10*ms || d.wake != 10*ms {
-		t.Errorf("%+v, to be called at %v", d.State("a"), d.wake)
-	}
+	d.decide().shows("r")
+	fixture.If(t, d.State("a").End != 10*ms || d.wake != 10*ms, "%+v, to be called at %v", d.State("a"), d.wake)
 	for d.State("a").Mode == Run {
 		d.at = d.wake
 		d.decide()
@@ -306,12 +303,10 @@ func TestRealtimeHasNoMoreThanItsLimit(t *testing.T) {
 	r.Limit, r.Class = 0.3, Realtime
 	newWorld(t, false, nil, a, b, r).run(long)
 	all := alone(t, "queue").lone
-	if part := r.rate(begin, long) / all; part > 0.315 || part < 0.25 {
-		t.Errorf("%.3f of the GPU with a limit of 0.3", part)
-	}
-	if part := a.rate(begin, long) / (a.rate(begin, long) + b.rate(begin, long)); part < 0.27 || part > 0.33 {
-		t.Errorf("a has %.3f of what the limited tenant leaves, want 0.3", part)
-	}
+	part := r.rate(begin, long) / all
+	fixture.If(t, part > 0.315 || part < 0.25, "%.3f of the GPU with a limit of 0.3", part)
+	part = a.rate(begin, long) / (a.rate(begin, long) + b.rate(begin, long))
+	fixture.If(t, part < 0.27 || part > 0.33, "a has %.3f of what the limited tenant leaves, want 0.3", part)
 }
 
 // A tenant is light while it wants the GPU briefly and seldom.
@@ -620,9 +615,8 @@ func TestOtherDidNothing(t *testing.T) {
 		if w := a.pace.window; off(w.solo, c.solo) || off(w.beside, 8*ms-c.solo) || off(w.given, w.beside*9/10) {
 			t.Errorf("%v ago: %+v", c.ago, w)
 		}
-		if off(a.bill.served, c.served) || off(a.lag, 4*ms-c.served) {
-			t.Errorf("%v ago: served %v, lag %v", c.ago, a.bill.served, a.lag)
-		}
+		fixture.If(t, off(a.bill.served, c.served) || off(a.lag, 4*ms-c.served),
+			"%v ago: served %v, lag %v", c.ago, a.bill.served, a.lag)
 	}
 	d := two(t, Share{}, Share{})
 	a := d.find("a")
@@ -711,16 +705,12 @@ func TestThrottled(t *testing.T) {
 		x.dry, x.wants, x.bucket = c.dry, c.wants, 0
 		d.age(x, ms)
 		fixture.If(t, x.stats.Throttled != c.want || x.dry != c.dry, "%+v: %+v, dry %v", c, x.stats, x.dry)
-		if c.limit < 1 && x.bucket != ms/2 {
-			t.Errorf("%+v: %v", c, x.bucket)
-		}
+		fixture.If(t, c.limit < 1 && x.bucket != ms/2, "%+v: %v", c, x.bucket)
 		x.bucket = 5*ms - ms/2 - 1
-		if d.age(x, ms); c.limit < 1 && x.dry != c.dry {
-			t.Errorf("%+v: full enough with %v", c, x.bucket)
-		}
-		if d.age(x, 2); c.limit < 1 && x.dry {
-			t.Errorf("%+v: not full enough with %v", c, x.bucket)
-		}
+		d.age(x, ms)
+		fixture.If(t, c.limit < 1 && x.dry != c.dry, "%+v: full enough with %v", c, x.bucket)
+		d.age(x, 2)
+		fixture.If(t, c.limit < 1 && x.dry, "%+v: not full enough with %v", c, x.bucket)
 	}
 }
 
@@ -733,10 +723,8 @@ func TestOpenTenantsRunTogether(t *testing.T) {
 		x.state.Mode = Open
 	}
 	d.Look(10 * ms)
-	if d.tenants[1].wants = false; d.System().Together != 10*ms {
-		t.Errorf("%+v", d.System())
-	}
-	if d.Look(20 * ms); d.System().Together != 10*ms {
-		t.Errorf("beside one that rests: %+v", d.System())
-	}
+	d.tenants[1].wants = false
+	fixture.If(t, d.System().Together != 10*ms, "%+v", d.System())
+	d.Look(20 * ms)
+	fixture.If(t, d.System().Together != 10*ms, "beside one that rests: %+v", d.System())
 }

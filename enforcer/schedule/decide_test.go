@@ -46,9 +46,7 @@ func TestOpenAfterSilence(t *testing.T) {
 	}
 	for d.at < rested+silence-1 {
 		d.pass(min(100*ms, rested+silence-1-d.at))
-		if d.State("a").Mode != Run {
-			t.Fatalf("%v after b rests: %+v", d.at-rested, d.State("a"))
-		}
+		fixture.Stop(t, d.State("a").Mode != Run, "%v after b rests: %+v", d.at-rested, d.State("a"))
 	}
 	fixture.Equal(t, d.wake, rested+silence, "to be called at")
 	d.pass(1).shows("oR")
@@ -85,9 +83,8 @@ func TestWhoCountsAsAlone(t *testing.T) {
 func TestRealtimeGoesFirst(t *testing.T) {
 	d := two(t, Share{}, Share{Class: Realtime, Limit: 0.5})
 	d.shows("pr")
-	if d.wake > d.find("b").bucket*2+ms || d.System().Preempted != 1 && d.State("a").Turn != 0 {
-		t.Errorf("to be called at %v, %+v", d.wake, d.System())
-	}
+	fixture.If(t, d.wake > d.find("b").bucket*2+ms || d.System().Preempted != 1 && d.State("a").Turn != 0,
+		"to be called at %v, %+v", d.wake, d.System())
 	d.drain("a")
 	d.pass(5 * ms).shows("pr")
 	d.pass(6 * ms).shows("pp") // its bucket held 5 ms' worth, and received as much
@@ -151,24 +148,21 @@ func TestWaitGoesFirst(t *testing.T) {
 			d.drain("a")
 		}
 	}
-	if lag := d.Lag("b"); lag > -10*ms || lag < -12*ms {
-		t.Errorf("it goes first for %v, until it is ahead by %v", d.at-from, -lag)
-	}
+	lag := d.Lag("b")
+	fixture.If(t, lag > -10*ms || lag < -12*ms, "it goes first for %v, until it is ahead by %v", d.at-from, -lag)
 	d.drain("b")
 	for d.decide(); d.State("b").Mode == Pause && d.at < time.Second; {
 		d.pass(100 * us)
 	}
-	if lag := d.Lag("b"); lag < -10*ms-100*us {
-		t.Errorf("again while it is ahead by %v", -lag)
-	}
+	lag = d.Lag("b")
+	fixture.If(t, lag < -10*ms-100*us, "again while it is ahead by %v", -lag)
 }
 
 func TestHeldGetsNothing(t *testing.T) {
 	d := two(t, Share{}, Share{})
 	d.Change(d.at, "a", Share{Held: true})
-	if d.decide(); d.State("a").Mode != Pause {
-		t.Errorf("held: %+v", d.State("a"))
-	}
+	d.decide()
+	fixture.If(t, d.State("a").Mode != Pause, "held: %+v", d.State("a"))
 	d.drain("a")
 	d.pass(5 * ms)
 	was := d.Stats("a")
@@ -181,9 +175,8 @@ func TestHeldGetsNothing(t *testing.T) {
 	d.pass(2 * time.Second).shows("pR") // not open: a wants the GPU as soon as it may
 	d.Change(d.at, "a", Share{})
 	d.decide().shows("oR")
-	if is := d.Stats("a"); is.Waited != was.Waited || is.Late != 0 {
-		t.Errorf("held no more: %+v", is)
-	}
+	is := d.Stats("a")
+	fixture.If(t, is.Waited != was.Waited || is.Late != 0, "held no more: %+v", is)
 	d = newDesk(t, Config{}, 1)
 	d.join(Share{Held: true}, "a")
 	d.decide().shows("P")
@@ -215,20 +208,17 @@ func TestTurns(t *testing.T) {
 	d.decide().shows("PP")
 	d.want("a")
 	d.decide().shows("rP")
-	if s := d.State("a"); s != (State{Mode: Run, Turn: 1}) || d.Changed() == false || d.Changed() {
-		t.Errorf("alone: %+v", s)
-	}
+	s := d.State("a")
+	fixture.If(t, s != (State{Mode: Run, Turn: 1}) || d.Changed() == false || d.Changed(), "alone: %+v", s)
 	d.want("b")
 	d.decide().shows("rp")
-	if s := d.State("a"); s.End != 5*ms+1 || !s.Haste || s.Beside || !d.Changed() {
-		t.Errorf("beside one that waits: %+v", s)
-	}
+	s = d.State("a")
+	fixture.If(t, s.End != 5*ms+1 || !s.Haste || s.Beside || !d.Changed(), "beside one that waits: %+v", s)
 	d.pass(5*ms + 1).shows("pp")
 	d.drain("a")
 	d.decide().shows("pr")
-	if s := d.State("b"); s.End < d.at+10*ms || s.End > d.at+10*ms+10 {
-		t.Errorf("at %v b ends at %v", d.at, s.End)
-	}
+	s = d.State("b")
+	fixture.If(t, s.End < d.at+10*ms || s.End > d.at+10*ms+10, "at %v b ends at %v", d.at, s.End)
 	fixture.Equal(t, d.System().Handover, 0, "the handover")
 	d.rest("b")
 	d.decide().shows("rP")
@@ -262,22 +252,18 @@ func TestDrainDeadline(t *testing.T) {
 	d.want("a", "b")
 	d.decide().pass(5*ms + 1).shows("pp")
 	d.pass(50*ms - 1).shows("pp")
-	if s := d.Stats("a"); s.Overruns != 0 || s.Overrun != 0 {
-		t.Errorf("%+v", s)
-	}
+	s := d.Stats("a")
+	fixture.If(t, s.Overruns != 0 || s.Overrun != 0, "%+v", s)
 	d.pass(1).shows("pr")
 	d.pass(3 * ms)
-	if s := d.Stats("a"); s.Overruns != 1 || s.Overrun != 3*ms {
-		t.Errorf("%+v", s)
-	}
+	s = d.Stats("a")
+	fixture.If(t, s.Overruns != 1 || s.Overrun != 3*ms, "%+v", s)
 	d.drain("a")
-	if d.decide(); d.System().Together != 3*ms || d.find("a").settled {
-		t.Errorf("%+v", d.System())
-	}
+	d.decide()
+	fixture.If(t, d.System().Together != 3*ms || d.find("a").settled, "%+v", d.System())
 	d.pass(2 * ms)
-	if s := d.Stats("a"); s.Overrun != 3*ms || s.Charged < 45*ms {
-		t.Errorf("%+v", s)
-	}
+	s = d.Stats("a")
+	fixture.If(t, s.Overrun != 3*ms || s.Charged < 45*ms, "%+v", s)
 }
 
 // A tenant that is stopped in its turn costs the others one drain, and has its part again when it continues.
@@ -341,9 +327,8 @@ func TestMute(t *testing.T) {
 	}
 	d.Changed()
 	d.Hear(d.at, "a")
-	if !d.Changed() || d.State("a").Mute || d.waiting(d.find("a")) != 0 || !d.find("a").drains {
-		t.Errorf("heard: %+v", d.State("a"))
-	}
+	fixture.If(t, !d.Changed() || d.State("a").Mute || d.waiting(d.find("a")) != 0 || !d.find("a").drains,
+		"heard: %+v", d.State("a"))
 	d.drain("a")
 	turn("b", "a")
 	for _, late := range []bool{false, true} {
@@ -411,12 +396,10 @@ func TestNothingToDecide(t *testing.T) {
 	d.Change(time.Second, "a", Share{Limit: 0.5})
 	d.Want(time.Second, "a")
 	wake := d.Decide(time.Second)
-	if d.Decide(wake-1) != wake || d.GPU.now != time.Second {
-		t.Errorf("decided on as of %v, before %v", d.GPU.now, wake)
-	}
-	if d.Decide(wake); d.GPU.now != wake {
-		t.Errorf("decided on as of %v, not %v", d.GPU.now, wake)
-	}
+	fixture.If(t, d.Decide(wake-1) != wake || d.GPU.now != time.Second,
+		"decided on as of %v, before %v", d.GPU.now, wake)
+	d.Decide(wake)
+	fixture.If(t, d.GPU.now != wake, "decided on as of %v, not %v", d.GPU.now, wake)
 }
 
 // A limit is used up when less than a tenth of a millisecond remains.
@@ -474,9 +457,8 @@ func TestDrainHasItsTime(t *testing.T) {
 	d.decide().pass(5*ms + 1).shows("pp")
 	for d.at < 55*ms {
 		d.Report(d.at, "b", Usage{})
-		if d.decide().shows("pp"); d.Stats("a").Overruns != 0 {
-			t.Fatalf("after %v: %+v", d.at-5*ms, d.Stats("a"))
-		}
+		d.decide().shows("pp")
+		fixture.Stop(t, d.Stats("a").Overruns != 0, "after %v: %+v", d.at-5*ms, d.Stats("a"))
 		d.pass(ms)
 	}
 	d.pass(1).shows("pr")

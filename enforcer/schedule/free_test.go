@@ -548,9 +548,8 @@ func TestFirstPace(t *testing.T) {
 			t.Errorf("a part of %v: %+v, %+v", part, a.state, b.state)
 		}
 		d.measured = b
-		if d.flag(); b.state.Pace != 0 {
-			t.Errorf("measured at a pace of %v", b.state.Pace)
-		}
+		d.flag()
+		fixture.If(t, b.state.Pace != 0, "measured at a pace of %v", b.state.Pace)
 		for range 40 {
 			d.trim(a, lacking)
 		}
@@ -577,9 +576,8 @@ func TestSlicesOfOverruns(t *testing.T) {
 		d, a, _ := pair(t)
 		a.drains, a.settled = true, true
 		c.change(d, a)
-		if d.flag(); a.state.Slice != c.want {
-			t.Errorf("%s: %v", what, a.state.Slice)
-		}
+		d.flag()
+		fixture.If(t, a.state.Slice != c.want, "%s: %v", what, a.state.Slice)
 	}
 }
 

@@ -100,9 +100,8 @@ func gang(t *testing.T) (d *desk, other *GPU) {
 
 func TestGangIsOne(t *testing.T) {
 	d, other := gang(t)
-	if d.domain != other.domain || d.find("a").unit != other.find("a").unit || d.System().Gangs != 1 {
-		t.Fatalf("%+v", d.System())
-	}
+	fixture.Stop(t, d.domain != other.domain || d.find("a").unit != other.find("a").unit || d.System().Gangs != 1,
+		"%+v", d.System())
 	d.Link(d.at, other, "a") // it is one already
 	d.Link(d.at, other, "b") // b has no session there
 	d.Link(d.at, d.GPU, "a") // a link to the same GPU
@@ -116,9 +115,8 @@ func TestGangIsOne(t *testing.T) {
 	d.decide().shows("pr")
 	fixture.Equal(t, modes(other), "p", "on the other GPU")
 	d.pass(20 * ms).shows("pp")
-	if d.drain("b"); d.decide().shows("rp") != nil && modes(other) != "r" {
-		t.Errorf("on the other GPU: %s", modes(other))
-	}
+	d.drain("b")
+	fixture.If(t, d.decide().shows("rp") != nil && modes(other) != "r", "on the other GPU: %s", modes(other))
 	for d.State("a").Mode == Run && d.at < time.Second {
 		d.pass(ms)
 	}
@@ -190,9 +188,7 @@ func TestGangIsFound(t *testing.T) {
 		}
 		run(time.Second, false)
 		fixture.If(t, !joined() || d.System().Gangs+other.System().Gangs != 1, "takes %v: not found", takes)
-		if !linked && a.stats.Turns < repeats {
-			t.Errorf("takes %v: found after %d turns", takes, a.stats.Turns)
-		}
+		fixture.If(t, !linked && a.stats.Turns < repeats, "takes %v: found after %d turns", takes, a.stats.Turns)
 		clean = true
 		found := d.at
 		run(found+recent+200*ms, true)
@@ -293,19 +289,15 @@ func TestNudges(t *testing.T) {
 	d.decide().pass(paused + patience - 1 - d.at)
 	fixture.Equal(t, modes(other), "p", "it launches at once")
 	turn := other.State("a").Turn
-	if d.pass(1).shows("pp"); modes(other) != "r" || other.State("a").Turn == turn {
-		t.Errorf("after %v: %s", patience, modes(other))
-	}
+	d.pass(1).shows("pp")
+	fixture.If(t, modes(other) != "r" || other.State("a").Turn == turn, "after %v: %s", patience, modes(other))
 	d.pass(ms).shows("pp")
 	d.drain("a") // the launch of the other rank was what it waited for
 	d.decide().shows("pr")
-	if modes(other) != "p" || other.find("a").paused != paused {
-		t.Errorf("after it drained: %s", modes(other))
-	}
+	fixture.If(t, modes(other) != "p" || other.find("a").paused != paused, "after it drained: %s", modes(other))
 	other.Drained(d.at, "a", Usage{})
-	if d.decide().shows("pr"); modes(other) != "p" {
-		t.Errorf("the other GPU: %s", modes(other))
-	}
+	d.decide().shows("pr")
+	fixture.If(t, modes(other) != "p", "the other GPU: %s", modes(other))
 }
 
 // If all ranks wait, each may launch for a moment, again and again, less and less often.
@@ -322,17 +314,14 @@ func TestNudgesAll(t *testing.T) {
 	for d.State("b").Mode != Run && d.at < 100*ms {
 		if is := modes(d.GPU); is[0] == 'r' && was[0] == 'p' {
 			nudges++
-			if modes(other) != "r" {
-				t.Errorf("at %v: %s beside %s", d.at, is, modes(other))
-			}
+			fixture.If(t, modes(other) != "r", "at %v: %s beside %s", d.at, is, modes(other))
 		}
 		was = modes(d.GPU)
 		d.pass(100 * us)
 	}
 	fixture.If(t, nudges < 3 || nudges > 12, "%d times", nudges)
-	if s := d.Stats("a"); d.State("b").Mode != Run || s.Overruns != 1 {
-		t.Errorf("b waits for ever: %s, %+v", modes(d.GPU), s)
-	}
+	s := d.Stats("a")
+	fixture.If(t, d.State("b").Mode != Run || s.Overruns != 1, "b waits for ever: %s, %+v", modes(d.GPU), s)
 }
 
 // One of two processes of a tenant on one GPU may wait for the other's launch.
@@ -400,17 +389,14 @@ func TestConvoy(t *testing.T) {
 	for d.decide(); d.State("a").Mode == Run; {
 		d.pass(us)
 	}
-	if d.pass(d.find("a").paused + patience - d.at); d.Stats("a").Convoy != 0 {
-		t.Errorf("at once: %+v", d.Stats("a"))
-	}
-	if d.pass(3 * ms); d.Stats("a").Convoy != 3*ms || d.Stats("b").Convoy != 0 {
-		t.Errorf("%+v", d.Stats("a"))
-	}
+	d.pass(d.find("a").paused + patience - d.at)
+	fixture.If(t, d.Stats("a").Convoy != 0, "at once: %+v", d.Stats("a"))
+	d.pass(3 * ms)
+	fixture.If(t, d.Stats("a").Convoy != 3*ms || d.Stats("b").Convoy != 0, "%+v", d.Stats("a"))
 	other.Rest(d.at, "a", Usage{})
 	was := d.Stats("a").Convoy
-	if d.pass(3 * ms); d.Stats("a").Convoy != was {
-		t.Errorf("held nowhere else: %+v", d.Stats("a"))
-	}
+	d.pass(3 * ms)
+	fixture.If(t, d.Stats("a").Convoy != was, "held nowhere else: %+v", d.Stats("a"))
 }
 
 // A change of the group of GPUs that are decided together causes a new decision for all of them.

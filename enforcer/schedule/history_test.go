@@ -85,9 +85,8 @@ func TestSlots(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	d.Look(100*ms + 1)
-	if s := a.past[1]; s.served != 1 || s.due != 0 {
-		t.Errorf("%+v", s)
-	}
+	s := a.past[1]
+	fixture.If(t, s.served != 1 || s.due != 0, "%+v", s)
 	for at, want := range map[time.Duration]int{-1: 0, 0: 0, 1: 0, slotTime: 0, slotTime + 1: 1, 2 * slotTime: 1,
 		slots*slotTime + 1: slots} {
 		fixture.Equal(t, index(at), want, "%v is of slot", at)
@@ -193,21 +192,17 @@ func TestWaiting(t *testing.T) {
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
 	d.decide().pass(3 * ms)
-	if s := d.Stats("b"); s.Waited != 3*ms || s.Waits != 0 {
-		t.Errorf("%+v", s)
-	}
+	s := d.Stats("b")
+	fixture.If(t, s.Waited != 3*ms || s.Waits != 0, "%+v", s)
 	d.rest("b") // it gives up
-	if s := d.Stats("b"); s.Waited != 3*ms || s.Waits != 1 {
-		t.Errorf("%+v", s)
-	}
+	s = d.Stats("b")
+	fixture.If(t, s.Waited != 3*ms || s.Waits != 1, "%+v", s)
 	d.pass(3 * ms)
-	if s := d.Stats("b"); s.Waited != 3*ms || s.Waits != 1 {
-		t.Errorf("%+v", s)
-	}
+	s = d.Stats("b")
+	fixture.If(t, s.Waited != 3*ms || s.Waits != 1, "%+v", s)
 	d.rest("a") // it does not wait
-	if s := d.Stats("a"); s.Waited != 0 || s.Waits != 1 || s.Turns != 1 {
-		t.Errorf("%+v", s)
-	}
+	s = d.Stats("a")
+	fixture.If(t, s.Waited != 0 || s.Waits != 1 || s.Turns != 1, "%+v", s)
 }
 
 // A wait is late beyond the objective, not counting time at its own limit.

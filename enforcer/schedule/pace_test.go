@@ -34,21 +34,17 @@ func TestCost(t *testing.T) {
 // The rate beside others is known after 15 ms, and needs a cost to be of use.
 func TestRate(t *testing.T) {
 	p := pace{beside: rate{7.5, 0.015}}
-	if _, known := p.rate(); known || p.rateOr(0.7) != 0.7 {
-		t.Error("known without a cost")
-	}
+	_, known := p.rate()
+	fixture.If(t, known || p.rateOr(0.7) != 0.7, "known without a cost")
 	p.solo = costs(0.001)
-	if r, known := p.rate(); !known || !near(r, 0.5) || !near(p.rateOr(0.7), 0.5) {
-		t.Errorf("%v, known %v", r, known)
-	}
+	r, known := p.rate()
+	fixture.If(t, !known || !near(r, 0.5) || !near(p.rateOr(0.7), 0.5), "%v, known %v", r, known)
 	p.beside.launches = 100
-	if r, _ := p.rate(); !near(r, 1.2) {
-		t.Errorf("%v", r)
-	}
+	r, _ = p.rate()
+	fixture.If(t, !near(r, 1.2), "%v", r)
 	p.beside.seconds = 0.015 - 1e-6
-	if r, known := p.rate(); known || r != 0 {
-		t.Errorf("%v is known", r)
-	}
+	r, known = p.rate()
+	fixture.If(t, known || r != 0, "%v is known", r)
 }
 
 // The time in which a tenant did nothing is taken back, the latest first.
@@ -128,9 +124,7 @@ func TestLearnAlone(t *testing.T) {
 		a.pace.window.solo+a.pace.window.beside+a.pace.window.given != 0 || a.pace.beside != (rate{}) {
 		t.Errorf("%v: %+v", c, a.pace)
 	}
-	if a.pace.noise.solo.square != noiseFirst {
-		t.Errorf("noise %v", a.pace.noise.solo)
-	}
+	fixture.If(t, a.pace.noise.solo.square != noiseFirst, "noise %v", a.pace.noise.solo)
 	a.pace.noise.solo = noise{}
 	a.pace.solo, a.pace.fresh = rate{100, 0.2}, d.GPU.now-staleTime-1 // old, so that it makes way
 	if d.Report(d.at, "a", Usage{Solo: 10, SoloTime: ms}); !near(a.pace.solo.seconds, soloEnough.Seconds()+0.001) ||
@@ -231,9 +225,8 @@ func TestBusyTellsNoPace(t *testing.T) {
 // Older measurements count half.
 func TestBesideIsForgotten(t *testing.T) {
 	d, a := lessons(t, 0, 200*ms, 0)
-	if d.Report(d.at, "a", Usage{Launched: 100}); a.pace.beside != (rate{100, 0.2}) {
-		t.Errorf("%+v", a.pace.beside)
-	}
+	d.Report(d.at, "a", Usage{Launched: 100})
+	fixture.If(t, a.pace.beside != (rate{100, 0.2}), "%+v", a.pace.beside)
 	a.pace.window.beside = 300 * ms
 	if d.Report(d.at, "a", Usage{Launched: 20}); !near(a.pace.beside.launches, 120) ||
 		!near(a.pace.beside.seconds, 0.5) {
@@ -246,17 +239,14 @@ func TestBesideIsForgotten(t *testing.T) {
 		t.Errorf("more than half a second: %+v", a.pace.beside)
 	}
 	a.pace.beside = rate{60, 0.3}
-	if a.pace.beside.fade(300 * ms); !near(a.pace.beside.launches, 60) {
-		t.Errorf("%+v", a.pace.beside)
-	}
-	if a.pace.beside.fade(100 * ms); !near(a.pace.beside.launches, 20) || !near(a.pace.beside.seconds, 0.1) {
-		t.Errorf("%+v", a.pace.beside)
-	}
+	a.pace.beside.fade(300 * ms)
+	fixture.If(t, !near(a.pace.beside.launches, 60), "%+v", a.pace.beside)
+	a.pace.beside.fade(100 * ms)
+	fixture.If(t, !near(a.pace.beside.launches, 20) || !near(a.pace.beside.seconds, 0.1), "%+v", a.pace.beside)
 	a.pace.window.beside = 20 * ms
 	d.together = false // so that the time beside others is only a hand-over
-	if d.Report(d.at, "a", Usage{Launched: 20}); !near(a.pace.beside.launches, 20) {
-		t.Errorf("%+v", a.pace.beside)
-	}
+	d.Report(d.at, "a", Usage{Launched: 20})
+	fixture.If(t, !near(a.pace.beside.launches, 20), "%+v", a.pace.beside)
 }
 
 // An open tenant reports for how long it was busy, and is believed up to the time that passed.
@@ -302,9 +292,8 @@ func TestMeasured(t *testing.T) {
 	d.at = ms
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
-	if d.decide(); d.measured != d.find("a") || modes(d.GPU) != "rp" {
-		t.Fatalf("%s", modes(d.GPU))
-	}
+	d.decide()
+	fixture.Stop(t, d.measured != d.find("a") || modes(d.GPU) != "rp", "%s", modes(d.GPU))
 	began := d.at
 	d.pass(30*ms - 1).shows("rp")
 	d.pass(1)
@@ -351,9 +340,8 @@ func TestMeasuredAnew(t *testing.T) {
 		d.know()
 		a := d.find("a")
 		a.pace.solo, a.pace.fresh, a.pace.tried, d.measured = rate{100, 0.01}, d.at-since, 0, nil
-		if d.measure(); d.measured != a || !near(a.pace.solo.seconds, want) {
-			t.Errorf("%v later: %+v", since, a.pace)
-		}
+		d.measure()
+		fixture.If(t, d.measured != a || !near(a.pace.solo.seconds, want), "%v later: %+v", since, a.pace)
 	}
 }
 
@@ -444,9 +432,8 @@ func TestLearnSinceOpen(t *testing.T) {
 	d.join(Share{}, "a")
 	d.decide().shows("O")
 	d.at = 130 * ms
-	if d.Report(d.at, "a", Usage{Launched: 100, Busy: time.Hour}); d.Stats("a").Charged != 30*ms {
-		t.Errorf("%+v", d.Stats("a"))
-	}
+	d.Report(d.at, "a", Usage{Launched: 100, Busy: time.Hour})
+	fixture.If(t, d.Stats("a").Charged != 30*ms, "%+v", d.Stats("a"))
 }
 
 // A lone pace that was measured beside an ungoverned program is too slow, so

@@ -48,9 +48,7 @@ func TestLeave(t *testing.T) {
 	}
 	d.Changed()
 	d.Leave(d.at, "a")
-	if !d.Changed() || d.Wants("a") || d.State("a").Mode != Pause {
-		t.Errorf("gone: %+v", d.State("a"))
-	}
+	fixture.If(t, !d.Changed() || d.Wants("a") || d.State("a").Mode != Pause, "gone: %+v", d.State("a"))
 	d.decide()
 	d.Leave(d.at, "a") // it is gone
 	d.Want(d.at, "a")
@@ -78,9 +76,8 @@ func TestLeaveFreesTheGPU(t *testing.T) {
 	d.want("a", "b")
 	d.decide().pass(5*ms + 1).shows("pp")
 	d.Leave(d.at, "a")
-	if d.decide(); d.State("b").Mode != Run {
-		t.Errorf("%+v", d.State("b"))
-	}
+	d.decide()
+	fixture.If(t, d.State("b").Mode != Run, "%+v", d.State("b"))
 }
 
 // Debt outlives the session, and time makes up for it. A newcomer starts without debt.
@@ -264,9 +261,8 @@ func TestLook(t *testing.T) {
 	fixture.Equal(t, s.Served, time.Second-late, "served")
 	d.Look(ms)
 	d.Want(2*ms, "a")
-	if is := d.Stats("a"); is != s || d.GPU.now != time.Second {
-		t.Errorf("%+v at %v", is, d.GPU.now)
-	}
+	is := d.Stats("a")
+	fixture.If(t, is != s || d.GPU.now != time.Second, "%+v at %v", is, d.GPU.now)
 	wake := d.Decide(0)
 	fixture.If(t, wake != 0 && wake <= time.Second, "to be called at %v", wake)
 	d.Look(d.GPU.now + 20*time.Second) // longer than the history
@@ -466,9 +462,8 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 		step()
 	}
 	turns := d.turns
-	if n := testing.AllocsPerRun(2000, step); n != 0 || d.turns < turns+20 {
-		t.Errorf("%v allocations in each of %d turns", n, d.turns-turns)
-	}
+	n := testing.AllocsPerRun(2000, step)
+	fixture.If(t, n != 0 || d.turns < turns+20, "%v allocations in each of %d turns", n, d.turns-turns)
 }
 
 func BenchmarkStep16(b *testing.B) {

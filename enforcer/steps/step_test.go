@@ -240,9 +240,8 @@ func sound(t *testing.T, f *Finder) {
 			t.Fatalf("%+v: the parts are %v", s, sum)
 		}
 	}
-	if s := f.Status(f.all.at); s.Median < 0 || s.Idle < 0 || len(s.Waits) > threads {
-		t.Fatalf("%+v", s)
-	}
+	s := f.Status(f.all.at)
+	fixture.Stop(t, s.Median < 0 || s.Idle < 0 || len(s.Waits) > threads, "%+v", s)
 }
 
 // TestGarbage: random events and times, and floods of events.

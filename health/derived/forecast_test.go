@@ -180,9 +180,8 @@ func TestHeatAndSpareRowsAreForecast(t *testing.T) {
 	again.now, again.gpus = r.now, r.gpus
 	fixture.Must(t, again.Restore(text, asItIs))
 	again.step(step, nil)
-	if got := again.get(SpareRowsExhaustion, 0); far(got, want, want/50) {
-		t.Errorf("after a restart: %g s, want %g", got, want)
-	}
+	got := again.get(SpareRowsExhaustion, 0)
+	fixture.If(t, far(got, want, want/50), "after a restart: %g s, want %g", got, want)
 }
 
 func TestLinkComparedWithSiblings(t *testing.T) {
@@ -397,9 +396,8 @@ func TestCreepStartsAfterARest(t *testing.T) {
 		r.grow(c.during, birth.Add(c.rests/2))
 		now := birth.Add(c.rests)
 		r.grow(c.takes, now)
-		if got := r.crept.Equal(now); got != c.crept || !got && !r.crept.IsZero() {
-			t.Errorf("%s: crept at %v", name, r.crept)
-		}
+		got := r.crept.Equal(now)
+		fixture.If(t, got != c.crept || !got && !r.crept.IsZero(), "%s: crept at %v", name, r.crept)
 	}
 }
 

@@ -245,9 +245,8 @@ func TestCUSUMFindsSlowDrift(t *testing.T) {
 		t.Errorf("another load moved the sum from %g to %g", held, got)
 	}
 	r.step(35*time.Minute, idle)
-	if got := r.get(DriftCUSUM, 0, "temperature"); usable(got) {
-		t.Errorf("while a baseline is learnt there is a sum: %g", got)
-	}
+	got := r.get(DriftCUSUM, 0, "temperature")
+	fixture.If(t, usable(got), "while a baseline is learnt there is a sum: %g", got)
 	r.step(62*time.Minute, idle)
 	fixture.Equal(t, r.get(DriftCUSUM, 0, "temperature"), 0, "the sum against the new baseline is")
 }
@@ -259,9 +258,8 @@ func TestCorrectedErrorsCountAgainstTheGPUsOwnBaseline(t *testing.T) {
 		g.values[eccCorrected] = 1e6 // from the board's past: no incident
 	}
 	r.step(10*time.Minute, nil)
-	if rate, sum := r.get(ECCCorrectablePerHour, 0), r.get(ECCCorrectableCUSUM, 0); rate != 0 || sum != 0 {
-		t.Errorf("errors of the past: %g an hour, sum %g", rate, sum)
-	}
+	rate, sum := r.get(ECCCorrectablePerHour, 0), r.get(ECCCorrectableCUSUM, 0)
+	fixture.If(t, rate != 0 || sum != 0, "errors of the past: %g an hour, sum %g", rate, sum)
 	r.gpus[1].values[eccCorrected] += 5000 // one burst
 	worst := 0.0
 	r.step(58*time.Minute, func() {
@@ -272,14 +270,12 @@ func TestCorrectedErrorsCountAgainstTheGPUsOwnBaseline(t *testing.T) {
 		rate > 180 || sum < 20 {
 		t.Errorf("3 errors a minute: %g an hour, sum %g; want 174 and over 20", rate, sum)
 	}
-	if rate := r.get(ECCCorrectablePerHour, 1); rate != 5000 || worst > 5 {
-		t.Errorf("a burst: %g an hour, sum up to %g; want 5000, under 5", rate, worst)
-	}
+	rate = r.get(ECCCorrectablePerHour, 1)
+	fixture.If(t, rate != 5000 || worst > 5, "a burst: %g an hour, sum up to %g; want 5000, under 5", rate, worst)
 	r.gpus[0].values[eccCorrected] = 0 // the driver was reloaded
 	r.step(time.Minute, nil)
-	if rate := r.get(ECCCorrectablePerHour, 0); rate < 150 || rate > 180 {
-		t.Errorf("after the counter began again: %g an hour", rate)
-	}
+	rate = r.get(ECCCorrectablePerHour, 0)
+	fixture.If(t, rate < 150 || rate > 180, "after the counter began again: %g an hour", rate)
 }
 
 func TestMemoryPressureReplaysAndLag(t *testing.T) {
@@ -296,12 +292,10 @@ func TestMemoryPressureReplaysAndLag(t *testing.T) {
 	r.step(2*time.Minute, func() { r.gpus[0].values[pcieReplays] += 10; r.gpus[1].values[pcieReplays]++ })
 	fixture.Equal(t, r.get(MemoryPressure, 0), 40./85, "memory pressure")
 	// 32 GT/s, 16 lanes, a minute, 1e-12: 30.72 replays.
-	if got := r.get(PCIeReplayExcess, 0); far(got, 60/30.72, 1e-9) {
-		t.Errorf("60 replays a minute are %g times what is allowed, want 1.95", got)
-	}
-	if got := r.get(PCIeReplayExcess, 1); far(got, 6/30.72, 1e-9) {
-		t.Errorf("6 replays a minute are %g times what is allowed", got)
-	}
+	got := r.get(PCIeReplayExcess, 0)
+	fixture.If(t, far(got, 60/30.72, 1e-9), "60 replays a minute are %g times what is allowed, want 1.95", got)
+	got = r.get(PCIeReplayExcess, 1)
+	fixture.If(t, far(got, 6/30.72, 1e-9), "6 replays a minute are %g times what is allowed", got)
 	if busy, idle, alone := r.get(WorkloadLag, 0, "a"), r.get(WorkloadLag, 1, "a"),
 		r.get(WorkloadLag, 0, "b"); busy != 0 || idle != .65 || usable(alone) {
 		t.Errorf("lags %g, %g and %g; want 0, 0.65 and none of a workload on one GPU", busy, idle, alone)

@@ -97,15 +97,12 @@ func TestIncreaseOfACounter(t *testing.T) {
 	}{{5, 5, step, 0}, {5, 9, step, 4}, {0, 9, time.Millisecond, 9}, {5, 4, step, -1}, {5, 9, 0, -1}, {5, 9, -step,
 		-1}} {
 		var k counter
-		if by, _ := k.rise(c.first, birth); usable(by) {
-			t.Errorf("the first look shows %g", by)
-		}
-		if by, over := k.rise(c.second, birth.Add(c.after)); !same(by, c.by) || over != c.after {
-			t.Errorf("%+v: it rose by %g over %v", c, by, over)
-		}
-		if by, _ := k.rise(c.second+2, birth.Add(c.after+step)); by != 2 {
-			t.Errorf("%+v: and then by %g, want 2", c, by)
-		}
+		by, _ := k.rise(c.first, birth)
+		fixture.If(t, usable(by), "the first look shows %g", by)
+		by, over := k.rise(c.second, birth.Add(c.after))
+		fixture.If(t, !same(by, c.by) || over != c.after, "%+v: it rose by %g over %v", c, by, over)
+		by, _ = k.rise(c.second+2, birth.Add(c.after+step))
+		fixture.If(t, by != 2, "%+v: and then by %g, want 2", c, by)
 	}
 }
 

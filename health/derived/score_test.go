@@ -33,26 +33,22 @@ func TestFaultScores(t *testing.T) {
 	r.Fault(incident.Event{Kind: incident.KindIncident, ID: "n", Class: incident.MemoryFault,
 		Severity: incident.Critical}, r.now)
 	r.step(step, nil)
-	if got := score(incident.MemoryFault); far(got, 1, .01) {
-		t.Errorf("one critical fault: %g, want 1", got)
-	}
+	got := score(incident.MemoryFault)
+	fixture.If(t, far(got, 1, .01), "one critical fault: %g, want 1", got)
 	r.step(time.Hour, nil)
-	if got := score(incident.MemoryFault); far(got, .5, .01) {
-		t.Errorf("an hour later: %g, want half", got)
-	}
+	got = score(incident.MemoryFault)
+	fixture.If(t, far(got, .5, .01), "an hour later: %g, want half", got)
 	r.now = r.now.Add(-24 * time.Hour)
 	r.step(time.Hour, nil)
-	if got := score(incident.MemoryFault); far(got, .25, .01) {
-		t.Errorf("an hour after the clock went back a day: %g, want a quarter", got)
-	}
+	got = score(incident.MemoryFault)
+	fixture.If(t, far(got, .25, .01), "an hour after the clock went back a day: %g, want a quarter", got)
 	fixture.Equal(t, r.get(FaultScore, 1, string(incident.MemoryFault)), 0, "the other GPU has")
 	// identified by its index
 	r.Fault(incident.Event{Kind: incident.KindIncident, ID: "i", Class: incident.ComputeTimeout,
 		Severity: incident.Critical, Entity: incident.Entity{GPU: "1"}}, r.now)
 	r.step(step, nil)
-	if got := r.get(FaultScore, 1, string(incident.ComputeTimeout)); far(got, 1, .01) {
-		t.Errorf("a fault of the GPU with index 1: %g", got)
-	}
+	got = r.get(FaultScore, 1, string(incident.ComputeTimeout))
+	fixture.If(t, far(got, 1, .01), "a fault of the GPU with index 1: %g", got)
 }
 
 func TestTenantFaultsDoNotMakeALemon(t *testing.T) {
@@ -95,12 +91,10 @@ func TestScoresOutliveARestart(t *testing.T) {
 	fixture.Must(t, again.Restore(text, asItIs))
 	fault(again, 0, "a", incident.MemoryFault, incident.Emergency) // repeated from the journal
 	again.step(step, nil)
-	if got := again.get(FaultScore, 0, string(incident.MemoryFault)); far(got, 2, .02) {
-		t.Errorf("the fault score is %g, want 2", got)
-	}
-	if got := again.get(LemonScore, 0); far(got, 2, .02) {
-		t.Errorf("the lemon score is %g, want 2", got)
-	}
+	got := again.get(FaultScore, 0, string(incident.MemoryFault))
+	fixture.If(t, far(got, 2, .02), "the fault score is %g, want 2", got)
+	got = again.get(LemonScore, 0)
+	fixture.If(t, far(got, 2, .02), "the lemon score is %g, want 2", got)
 	rate, sum := again.get(ECCCorrectablePerHour, 0), again.get(ECCCorrectableCUSUM, 0)
 	fixture.If(t, rate < 50 || sum < 5, "%g errors an hour, sum %g", rate, sum)
 	for _, bad := range []string{``, `[]`, `{"gpus":{"x":5}}`} {

@@ -528,15 +528,13 @@ func TestLinksBetween(t *testing.T) {
 	a, b := o.cards[0], o.cards[1]
 	a.readings[Open].Record.Links = []Link{{"pci1", 1}, {"", 2}, {"pci9", 4}, {"pci1", 8}}
 	b.readings[Open].Record.Links = []Link{{"pci0", 100}, {"pci1", 200}}
-	if there, back := a.linksTo(b), b.linksTo(a); there != 11 || back != 11 {
-		t.Errorf("the links carry %v and %v, want 11", there, back)
-	}
+	there, back := a.linksTo(b), b.linksTo(a)
+	fixture.If(t, there != 11 || back != 11, "the links carry %v and %v, want 11", there, back)
 	b.readings[Open].Record.Links = []Link{{"pci0", 10}}
 	fixture.Equal(t, a.linksTo(b), 10, "the links carry")
 	delete(b.readings, Open)
-	if there, back := a.linksTo(b), b.linksTo(a); there != 0 || back != 0 {
-		t.Errorf("the links to a GPU without a record carry %v and %v", there, back)
-	}
+	there, back = a.linksTo(b), b.linksTo(a)
+	fixture.If(t, there != 0 || back != 0, "the links to a GPU without a record carry %v and %v", there, back)
 }
 
 // TestReportOfAHost expects the states of GPUs and host to follow from the

@@ -136,12 +136,10 @@ func TestWorkerOpens(t *testing.T) {
 		t.Errorf("copies: %+v", r)
 	}
 	fixture.Equal(t, all[4].Error, "GPU-1 was not opened", "a pair with a GPU that is not open")
-	if r := all[6]; r.Error != "" || *r.Between != (Rate{100, time.Second}) {
-		t.Errorf("pairs: %+v", r)
-	}
-	if r := all[7]; r.Record == nil || !slices.Equal(r.Record.XIDs, []uint64{94}) {
-		t.Errorf("close: %+v", r)
-	}
+	r := all[6]
+	fixture.If(t, r.Error != "" || *r.Between != (Rate{100, time.Second}), "pairs: %+v", r)
+	r = all[7]
+	fixture.If(t, r.Record == nil || !slices.Equal(r.Record.XIDs, []uint64{94}), "close: %+v", r)
 	want := "driver,open GPU-0,copy memory,copy host to GPU,copy GPU to host,open GPU-1,between 0 1"
 	fixture.Equal(t, strings.Join(l.calls, ","), want, "calls")
 }

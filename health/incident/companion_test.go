@@ -88,22 +88,19 @@ func TestCompanionOfAnyXIDFollowsEach(t *testing.T) {
 func TestDriverVerdict(t *testing.T) {
 	d := newDesk(t)
 	d.nvml(0, "xid", 154) // it has no text
-	if e := d.incidents()[0]; e.Severity != Info {
-		t.Errorf("%+v", e)
-	}
+	e := d.incidents()[0]
+	fixture.If(t, e.Severity != Info, "%+v", e)
 	d.nvml(0, "recovery_action", 2)
 	all := d.incidents()
-	if e := all[0]; e.Severity != Emergency || e.Action != "RESTART_BM" || e.Check != "gpu_recovery_action" {
-		t.Errorf("%+v", e)
-	}
+	e = all[0]
+	fixture.If(t, e.Severity != Emergency || e.Action != "RESTART_BM" || e.Check != "gpu_recovery_action", "%+v", e)
 	if e := all[1]; e.Severity != Emergency || e.Action != "RESTART_BM" || e.Follows != all[0].ID || e.Code != 2 {
 		t.Errorf("%+v", e)
 	}
 	d = newDesk(t)
 	d.nvml(1, "recovery_action", 0)
-	if e := d.incidents()[0]; e.Severity != Info || e.Action != "NONE" {
-		t.Errorf("%+v", e)
-	}
+	e = d.incidents()[0]
+	fixture.If(t, e.Severity != Info || e.Action != "NONE", "%+v", e)
 }
 
 // TestMessageSaysAFaultOnce holds that an incident's message leaves out the kernel's words if

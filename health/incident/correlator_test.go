@@ -206,14 +206,12 @@ func TestOwnerOfAProcess(t *testing.T) {
 	d := newDesk(t)
 	d.stays = []collectors.Stay{{Process: process(5, "python3", "")}}
 	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 31, pid=5, name=pytho, Ch")
-	if e := d.incidents()[0]; e.PID != 5 || e.Comm != "python3" || e.Workload != "" {
-		t.Errorf("%+v", e)
-	}
+	e := d.incidents()[0]
+	fixture.If(t, e.PID != 5 || e.Comm != "python3" || e.Workload != "", "%+v", e)
 	d.stays[0].Process = process(5, "python3", "pod:a/b/c") // names arrive a little later
 	d.to(2 * second)
-	if e := d.incidents()[0]; e.Workload != "pod:a/b/c" || e.Owner != "namespace:a" || e.Count != 1 {
-		t.Errorf("%+v", e)
-	}
+	e = d.incidents()[0]
+	fixture.If(t, e.Workload != "pod:a/b/c" || e.Owner != "namespace:a" || e.Count != 1, "%+v", e)
 }
 
 func TestUnknownCodes(t *testing.T) {
@@ -334,9 +332,8 @@ func TestClockSetBack(t *testing.T) {
 	d.kernel(2, "NVRM: Xid (PCI:0000:00:06): 79, x")
 	d.start = d.now
 	d.to(10 * time.Minute)
-	if all := d.incidents(); len(all) != 2 || all[1].First != d.start || len(d.open) != 0 {
-		t.Errorf("%d open, %+v", len(d.open), all)
-	}
+	all := d.incidents()
+	fixture.If(t, len(all) != 2 || all[1].First != d.start || len(d.open) != 0, "%d open, %+v", len(d.open), all)
 	fixture.Equal(t, d.Losses(), Losses{MissedByNVML: 1}, "half a minute by the new clock is long enough: …")
 }
 
@@ -512,9 +509,8 @@ func TestOpenIncidentsAreBounded(t *testing.T) {
 // an invalid severity.
 func TestInvalidSeverityInATable(t *testing.T) {
 	row := map[string]string{"severity": "awful"}
-	if _, _, err := verdictOf(row); err == nil {
-		t.Error("a verdict")
-	}
+	_, _, err := verdictOf(row)
+	fixture.If(t, err == nil, "a verdict")
 	fixture.If(t, fixture.Error(readHappening(row)) == nil, "a happening")
 	fixture.If(t, fixture.Error(xidSeverity("awful")) == nil, "an XID")
 }

@@ -133,9 +133,8 @@ func TestListedProcessesAreBounded(t *testing.T) {
 func TestProcessIsNamedOnceListed(t *testing.T) {
 	d := newDesk(t)
 	d.kernel(1, line(5, "python3"))
-	if e := d.incidents()[0]; e.PID != 0 || e.Comm != "" || e.Check != "xid_tenant" {
-		t.Errorf("%+v", e)
-	}
+	e := d.incidents()[0]
+	fixture.If(t, e.PID != 0 || e.Comm != "" || e.Check != "xid_tenant", "%+v", e)
 	d.stays = []collectors.Stay{{Process: process(5, "python3", "slurm:5")}}
 	d.to(second)
 	if e := d.incidents()[0]; e.PID != 5 || e.Workload != "slurm:5" || e.Count != 1 ||

@@ -149,9 +149,8 @@ func TestEventsSurviveARestart(t *testing.T) {
 			"repaired %v, log %s", repairs, log)
 		wantCodes(t, j, Filter{Limit: 3}, 38, 39, 37)
 		fixture.Equal(t, j.Events(Filter{Limit: 1})[0].Count, 9, "… want the second record")
-		if n := len(j.Events(Filter{})); n < 15 || n != len(all) {
-			t.Errorf("%d events, want the %d of all files", n, len(all))
-		}
+		n := len(j.Events(Filter{}))
+		fixture.If(t, n < 15 || n != len(all), "%d events, want the %d of all files", n, len(all))
 		fixture.AtLeast(t, journalSample(t, j, Bytes), float64(size), "… bytes before anything is written")
 		end()
 

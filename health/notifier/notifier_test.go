@@ -49,9 +49,8 @@ func TestNotifierSendsAtOnceAndAgain(t *testing.T) {
 			t.Errorf("resolved: %+v", p)
 		}
 		for _, p := range posts[:13] {
-			if len(p.all) != 1 || !time.Time(p.all[0].EndsAt).Equal(a.Ends) {
-				t.Errorf("resolved, %v later: %+v", p.at.Sub(a.Ends), p.all)
-			}
+			fixture.If(t, len(p.all) != 1 || !time.Time(p.all[0].EndsAt).Equal(a.Ends),
+				"resolved, %v later: %+v", p.at.Sub(a.Ends), p.all)
 		}
 		if p := posts[len(posts)-1]; len(p.all) != 0 || time.Since(p.at) > 66*time.Second {
 			t.Errorf("%v ago: %+v, want an empty list", time.Since(p.at), p.all)

@@ -168,10 +168,8 @@ func TestBindingTenant(t *testing.T) {
 	if got, err := p.Tenant(other, "anybody"); got != "anybody" || err != nil {
 		t.Errorf("another job asks for anybody and is of %q, %v", got, err)
 	}
-	if q := p.Quota("slurm-7", "xx"); q.Memory != 20<<30 || q.Limit != .25 {
-		t.Errorf("on the GPU that it was given: %+v", q)
-	}
-	if q := p.Quota("slurm-7", "x"); q.Memory != 1<<20 || q.Limit != .01 {
-		t.Errorf("on another one: %+v", q)
-	}
+	q := p.Quota("slurm-7", "xx")
+	fixture.If(t, q.Memory != 20<<30 || q.Limit != .25, "on the GPU that it was given: %+v", q)
+	q = p.Quota("slurm-7", "x")
+	fixture.If(t, q.Memory != 1<<20 || q.Limit != .01, "on another one: %+v", q)
 }

@@ -207,9 +207,8 @@ func TestBlockedDrain(t *testing.T) {
 		a := f.spawn().ready()
 		f.set("hang.1", "")
 		a.sees("it hangs", func(s series) bool { return s.down("nvmlDeviceGetTemperature", 1) })
-		if status, said := f.command("drain"); status != 1 {
-			t.Errorf("drain: exit status %d: %s", status, said)
-		}
+		status, said := f.command("drain")
+		fixture.If(t, status != 1, "drain: exit status %d: %s", status, said)
 		if status, said := f.command("resume"); status != 1 || !strings.Contains(said, "nvmlDeviceGetTemperature") {
 			t.Errorf("resume: exit status %d: %s", status, said)
 		}

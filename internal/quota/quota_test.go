@@ -49,13 +49,11 @@ func TestTermIsARow(t *testing.T) { // not parallel: the table is everybody's
 	q = w.Over(Free()).Fit(w).Fit(Written{})
 	fixture.Equal(t, q.LaunchWait, Wait(10*time.Second), "a term that is not written does not give way")
 	fixture.Contains(t, strings.Join(q.Explain(), ", "), "patience of 10s", "it is not explained")
-	if v, ok := Find("patience").Told(&q); v != 10 || !ok {
-		t.Errorf("it is told as %v, %v", v, ok)
-	}
+	v, ok := Find("patience").Told(&q)
+	fixture.If(t, v != 10 || !ok, "it is told as %v, %v", v, ok)
 	none := Free()
-	if _, ok := Find("patience").Told(&none); ok {
-		t.Error("it is told where nothing is written")
-	}
+	_, ok = Find("patience").Told(&none)
+	fixture.If(t, ok, "it is told where nothing is written")
 	err := w.Set("impatience", "1s")
 	fixture.If(t, err == nil || !strings.HasSuffix(err.Error(), "bandwidth, patience"), "another key: %v", err)
 }
