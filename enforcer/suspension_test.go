@@ -86,9 +86,8 @@ func (g *governed) order(do func(context.Context, string) (string, error), workl
 	g.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within(time.Minute))
 	defer cancel()
-	if said, err := do(ctx, workload); err != nil || !strings.Contains(said, want) {
-		g.t.Fatalf("%q, %v; want %q", said, err, want)
-	}
+	said, err := do(ctx, workload)
+	fixture.Stop(g.t, err != nil || !strings.Contains(said, want), "%q, %v; want %q", said, err, want)
 }
 
 func (g *governed) suspend(ctx context.Context, workload string) (string, error) {
@@ -386,9 +385,8 @@ func (g *governed) refused(do func(context.Context, string) (string, error), wor
 	g.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within(time.Minute))
 	defer cancel()
-	if said, err := do(ctx, workload); err == nil || !strings.Contains(err.Error(), want) {
-		g.t.Fatalf("%q, %v; want %q", said, err, want)
-	}
+	said, err := do(ctx, workload)
+	fixture.Stop(g.t, err == nil || !strings.Contains(err.Error(), want), "%q, %v; want %q", said, err, want)
 }
 
 // sees waits until these work, and the enforcer has seen so many processes on the GPU.

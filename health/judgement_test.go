@@ -133,11 +133,10 @@ func TestReportsAreSafeToPrint(t *testing.T) {
 	j.GPUs[1].Reason, j.Notes = hostileName, []string{hostileName}
 	for _, format := range Formats {
 		text, _ := j.Report(format, incident.Warning)
-		if !utf8.ValidString(text) ||
+		fixture.If(t, !utf8.ValidString(text) ||
 			strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) ||
-			strings.Contains(text, `\u`) {
-			t.Errorf("%s is not safe to print: %q", format, text)
-		}
+			strings.Contains(text, `\u`),
+			"%s is not safe to print: %q", format, text)
 		fixture.Equal(t, format == "npd" && strings.Count(text, "\n") != 1, false, "npd has not one line: %q", text)
 	}
 	fixture.If(t, j.Findings[0].Message != f.Message || j.Notes[0] != hostileName,

@@ -280,10 +280,9 @@ func onArm64(t *testing.T, archive string) {
 	t.Helper()
 	root := t.TempDir()
 	i := unpack(t, archive, "arm64", root)
-	if i.config.Architecture != "arm64" || i.config.Config.User != "65532:65532" ||
-		!slices.Equal(i.config.Config.Entrypoint, []string{"/usr/bin/gpusteward"}) {
-		t.Errorf("the image for arm64 is %+v", i.config)
-	}
+	fixture.If(t, i.config.Architecture != "arm64" || i.config.Config.User != "65532:65532" ||
+		!slices.Equal(i.config.Config.Entrypoint, []string{"/usr/bin/gpusteward"}),
+		"the image for arm64 is %+v", i.config)
 	for name, kind := range map[string]elf.Type{
 		"usr/bin/gpusteward": elf.ET_EXEC,
 		"usr/lib/aarch64-linux-gnu/gpusteward/libgpusteward.so": elf.ET_DYN,
@@ -383,10 +382,9 @@ func TestImage(t *testing.T) {
 	t.Run("runs programs under the hook", func(t *testing.T) {
 		hooked := container{root: root, env: append(slices.Clone(c.Env), "LD_DEBUG=files"), uid: nonroot}
 		out, err := hooked.does(t, "exec", "--", "/usr/bin/gpusteward", "--version")
-		if err != nil || !strings.Contains(out, "gpusteward, version") ||
-			!strings.Contains(out, "calling init: /usr/lib/x86_64-linux-gnu/gpusteward/libgpusteward.so") {
-			t.Errorf("%v: %.500s", err, out)
-		}
+		fixture.If(t, err != nil || !strings.Contains(out, "gpusteward, version") ||
+			!strings.Contains(out, "calling init: /usr/lib/x86_64-linux-gnu/gpusteward/libgpusteward.so"),
+			"%v: %.500s", err, out)
 	})
 	// As in the chart: at each start of the pod, an init container with one capability prepares
 	// the host for the observer, which has none.

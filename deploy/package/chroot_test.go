@@ -112,9 +112,7 @@ func (c *chroot) command(host bool, script string) (string, error) {
 func (c *chroot) run(script string) string {
 	c.t.Helper()
 	out, err := c.command(false, script)
-	if err != nil {
-		c.t.Fatalf("%s: %v\n%s", script, err, out)
-	}
+	fixture.Stop(c.t, err != nil, "%s: %v\n%s", script, err, out)
 	return out
 }
 
@@ -122,9 +120,7 @@ func (c *chroot) run(script string) string {
 func (c *chroot) rpm(args string) string {
 	c.t.Helper()
 	out, err := c.command(true, `rpm --root "$ROOT" --nodeps `+args)
-	if err != nil {
-		c.t.Fatalf("rpm %s: %v\n%s", args, err, out)
-	}
+	fixture.Stop(c.t, err != nil, "rpm %s: %v\n%s", args, err, out)
 	return out
 }
 

@@ -379,9 +379,7 @@ func (c *cluster) explains(pid, job, gpu string) {
 		"config", "check", c.path("gpusteward.yml"), "--explain="+pid)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1, Gid: 1}}
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		c.t.Fatalf("%v\n%s", err, out)
-	}
+	fixture.Stop(c.t, err != nil, "%v\n%s", err, out)
 	for _, want := range []string{
 		"workload: slurm:" + job + ".batch, a slurm; job " + job + "; step batch; Slurm user nobody; account lab\n",
 		"so it belongs to slurm-" + job + "\n",
@@ -389,8 +387,6 @@ func (c *cluster) explains(pid, job, gpu string) {
 		"on GPU " + gpu + ": guarantee 50 %, limit 50 %",
 		"on every other GPU: guarantee 0 %, limit 1 %",
 	} {
-		if !strings.Contains(string(out), want) {
-			c.t.Errorf("the explanation lacks %q:\n%s", want, out)
-		}
+		fixture.If(c.t, !strings.Contains(string(out), want), "the explanation lacks %q:\n%s", want, out)
 	}
 }

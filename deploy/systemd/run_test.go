@@ -197,15 +197,11 @@ func (s *service) granted(key string) string {
 	set := uint64(0)
 	for _, name := range strings.Fields(s.last("Service." + key)) {
 		number, known := capabilities[name]
-		if !known {
-			s.t.Fatalf("%s=%s: give the capability its number in this test", key, name)
-		}
+		fixture.Stop(s.t, !known, "%s=%s: give the capability its number in this test", key, name)
 		set |= 1 << number
 	}
 	here, err := strconv.ParseUint(status(os.Getpid(), "CapBnd"), 16, 64)
-	if err != nil || set == 0 {
-		s.t.Fatalf("%s grants %#x, and root has %#x here: %v", key, set, here, err)
-	}
+	fixture.Stop(s.t, err != nil || set == 0, "%s grants %#x, and root has %#x here: %v", key, set, here, err)
 	return fmt.Sprintf("%016x", set&here)
 }
 
@@ -270,9 +266,7 @@ func (r root) listens() (socket string, file *os.File) {
 	r.t.Helper()
 	u := readUnit(r.t, "gpusteward-broker.socket")
 	socket = r.path(u.last("Socket.ListenSequentialPacket"))
-	if u.last("Socket.SocketMode") != "0666" || u.last("Socket.PassCredentials") != "yes" {
-		r.t.Errorf("%v", u)
-	}
+	fixture.If(r.t, u.last("Socket.SocketMode") != "0666" || u.last("Socket.PassCredentials") != "yes", "%v", u)
 	l := fixture.Value(net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"}))(r.t)
 	file = fixture.Value(l.File())(r.t)
 	l.SetUnlinkOnClose(false)
@@ -573,8 +567,6 @@ func (s *service) allowed() map[string]bool {
 			}
 		}
 	}
-	if len(all) < 100 || all["reboot"] || all["mount"] {
-		s.t.Fatalf("%d system calls", len(all))
-	}
+	fixture.Stop(s.t, len(all) < 100 || all["reboot"] || all["mount"], "%d system calls", len(all))
 	return all
 }

@@ -323,9 +323,7 @@ func (r root) options(more ...string) map[string]string {
 	r.t.Helper()
 	text, err := os.ReadFile(r.path("etc/default/gpusteward"))
 	m := regexp.MustCompile(`(?m)^GPUSTEWARD_OPTS="(.*)"$`).FindStringSubmatch(string(text))
-	if err != nil || m == nil {
-		r.t.Fatalf("%v: no GPUSTEWARD_OPTS in %s", err, text)
-	}
+	fixture.Stop(r.t, err != nil || m == nil, "%v: no GPUSTEWARD_OPTS in %s", err, text)
 	all := append([]string{
 		m[1], "--runtime.dir=" + r.path("run/gpusteward"), "--config.file=" + r.path("etc/gpusteward/gpusteward.yml"),
 	}, more...)

@@ -164,10 +164,9 @@ func TestACgroupOfTwoTenantsHasNoLimit(t *testing.T) {
 		for _, other := range []string{"b", policy.DefaultTenant} {
 			calls, holds := l.seconds(2, owns("a", "GPU-a", l.in(10, "/jobs/a")),
 				Demand{Tenant: other, GPU: "GPU-b", Processes: []host.Process{l.in(20, "/jobs/a/below")}})
-			if len(calls) != 0 || len(holds) != 0 ||
-				!strings.Contains(l.log.String(), "tenant "+other+" has processes in its cgroup") {
-				t.Errorf("with %s: asked for %q, holds %v, says %s", other, calls, holds, l.log.String())
-			}
+			fixture.If(t, len(calls) != 0 || len(holds) != 0 ||
+				!strings.Contains(l.log.String(), "tenant "+other+" has processes in its cgroup"),
+				"with %s: asked for %q, holds %v, says %s", other, calls, holds, l.log.String())
 		}
 	})
 }
@@ -191,10 +190,9 @@ func TestADriverThatRefusesIsAskedAgainLater(t *testing.T) {
 		l.fails["GPU-a"] = errors.New("no_permission")
 		d := []Demand{owns("a", "GPU-a", l.in(10, "/jobs/a")), owns("a", "GPU-b")}
 		calls, holds := l.seconds(25, d...)
-		if len(calls) != 2 || !slices.Equal(holds, []Hold{{"a", "GPU-b", Memory}}) ||
-			strings.Count(l.log.String(), "no_permission") != 1 {
-			t.Errorf("asked for %q, holds %v, says %s", calls, holds, l.log.String())
-		}
+		fixture.If(t, len(calls) != 2 || !slices.Equal(holds, []Hold{{"a", "GPU-b", Memory}}) ||
+			strings.Count(l.log.String(), "no_permission") != 1,
+			"asked for %q, holds %v, says %s", calls, holds, l.log.String())
 		l.mu.Lock()
 		delete(l.fails, "GPU-a")
 		l.mu.Unlock()
@@ -238,10 +236,9 @@ func TestADriverThatHangsDelaysNoOtherGPU(t *testing.T) {
 		calls, holds := l.seconds(60, d...)
 		want := []string{"GPU-a /jobs/a 1000 4000", "GPU-b /jobs/a 1000 4000"}
 		fixture.If(t, !slices.Equal(calls, want), "asked for %q, want %q: one thread for a GPU", calls, want)
-		if !slices.Equal(holds, []Hold{{"a", "GPU-b", Memory}}) ||
-			strings.Count(l.log.String(), "has not answered") != 1 {
-			t.Errorf("holds %v, says %s", holds, l.log.String())
-		}
+		fixture.If(t, !slices.Equal(holds, []Hold{{"a", "GPU-b", Memory}}) ||
+			strings.Count(l.log.String(), "has not answered") != 1,
+			"holds %v, says %s", holds, l.log.String())
 		l.mu.Lock()
 		delete(l.hang, "GPU-a")
 		l.mu.Unlock()

@@ -262,10 +262,8 @@ func TestTenantsThatComeAndGo(t *testing.T) {
 	})
 	fixture.Equal(t, b.tenant("stays").Tenant, "stays", "a tenant that may come back")
 	g := b.shared()[0]
-	if len(g.past) != 1 || len(g.parties) != 0 || len(g.kept) != 0 {
-		t.Errorf("the GPU knows %d tenants and %d that left, and memory is kept for %d", len(g.parties), len(g.past),
-			len(g.kept))
-	}
+	fixture.If(t, len(g.past) != 1 || len(g.parties) != 0 || len(g.kept) != 0,
+		"the GPU knows %d tenants and %d that left, and memory is kept for %d", len(g.parties), len(g.past), len(g.kept))
 	for i := range 300 {
 		fixture.Need(t, g.memory.Usage(fmt.Sprint("job-", i)), ledger.Usage{}, "the ledger knows job %d", i)
 	}

@@ -100,9 +100,8 @@ func (h *hook) silent(s *Server, r Request) {
 	h.send(r)
 	until(h.t, s, "an unknown request is seen", func(st Stats) bool { return st.Unknown > before })
 	_ = h.conn.SetReadDeadline(time.Now().Add(time.Millisecond))
-	if n, err := h.conn.Read(h.in[:]); n != 0 || !os.IsTimeout(err) {
-		h.t.Fatalf("%s: %d bytes, %v; want silence", h.name, n, err)
-	}
+	n, err := h.conn.Read(h.in[:])
+	fixture.Stop(h.t, n != 0 || !os.IsTimeout(err), "%s: %d bytes, %v; want silence", h.name, n, err)
 }
 
 func take(bytes uint64) Request { return Request{Kind: MemoryUpdate, Bytes: bytes, Allocate: true} }

@@ -94,9 +94,8 @@ func FuzzParse(f *testing.F) {
 			fmt.Fprintln(&b, e.Name, e.Request, e.Limit, e.Memory)
 		}
 		again, err := parse([]byte(b.String()))
-		if err != nil || len(again.Bad) > 0 || len(again.Entries) != len(entries) ||
-			len(entries) > 0 && !reflect.DeepEqual(again.Entries, entries) {
-			t.Fatalf("%q came back as %+v, %v", text, again, err)
-		}
+		fixture.Stop(t, err != nil || len(again.Bad) > 0 || len(again.Entries) != len(entries) ||
+			len(entries) > 0 && !reflect.DeepEqual(again.Entries, entries),
+			"%q came back as %+v, %v", text, again, err)
 	})
 }

@@ -51,13 +51,11 @@ func (w *world) add(name string, p program) *program {
 
 func (w *world) answer(of waiter, quota time.Duration) {
 	p := w.clients[of.client]
-	if p.at != 0 || quota <= 0 || quota > rounds*w.tokens.turn {
-		w.t.Fatalf("at %v %s has a quota of %v, and asks at %v", w.now, of.client.name, quota, p.at)
-	}
+	fixture.Stop(w.t, p.at != 0 || quota <= 0 || quota > rounds*w.tokens.turn,
+		"at %v %s has a quota of %v, and asks at %v", w.now, of.client.name, quota, p.at)
 	for o, other := range w.clients {
-		if other.until > w.now && o.tenant != of.client.tenant {
-			w.t.Fatalf("at %v %s and %s have quotas", w.now, o.name, of.client.name)
-		}
+		fixture.Stop(w.t, other.until > w.now && o.tenant != of.client.tenant,
+			"at %v %s and %s have quotas", w.now, o.name, of.client.name)
 	}
 	p.turns++
 	p.from, p.until = w.now, w.now+quota
@@ -95,9 +93,8 @@ func (w *world) run(d time.Duration) {
 			who.at, who.asked = 0, w.now
 			w.tokens.ask(w.now, waiter{client: who.client}, who.over)
 		}
-		if w.wake = w.tokens.step(w.now); w.wake != 0 && w.wake <= w.now {
-			w.t.Fatalf("at %v to be called at %v", w.now, w.wake)
-		}
+		w.wake = w.tokens.step(w.now)
+		fixture.Stop(w.t, w.wake != 0 && w.wake <= w.now, "at %v to be called at %v", w.now, w.wake)
 	}
 }
 

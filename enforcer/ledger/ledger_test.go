@@ -492,10 +492,9 @@ func (m *model) check(t *testing.T, before uint64, exceeds bool) {
 		want.Dead += n
 	}
 	u := m.l.Usage("a")
-	if u.Committed != want.Committed || u.Reserved != want.Reserved || u.Dead != want.Dead ||
-		u.Peak < u.Committed+u.Dead && u.Cap != 0 {
-		t.Fatalf("%+v, not %+v", u, want)
-	}
+	fixture.Stop(t, u.Committed != want.Committed || u.Reserved != want.Reserved || u.Dead != want.Dead ||
+		u.Peak < u.Committed+u.Dead && u.Cap != 0,
+		"%+v, not %+v", u, want)
 	claims := uint64(0)
 	for _, o := range m.l.tenants {
 		claims += min(max(o.used(), o.Guaranteed), mostBytes)

@@ -77,10 +77,9 @@ func TestRank(t *testing.T) {
 		}
 		*x, *d.GPU = was, host
 	}
-	if (rank{Idle, 5}).compare(rank{Normal, 1}) <= 0 || (rank{Normal, 5}).compare(rank{Normal, 1}) >= 0 ||
-		(rank{1, 1}).compare(rank{1, 1}) != 0 {
-		t.Error("the order is wrong")
-	}
+	fixture.If(t, (rank{Idle, 5}).compare(rank{Normal, 1}) <= 0 || (rank{Normal, 5}).compare(rank{Normal, 1}) >= 0 ||
+		(rank{1, 1}).compare(rank{1, 1}) != 0,
+		"the order is wrong")
 }
 
 // A gang is as urgent as its most urgent rank, and its debt is the smallest of its ranks.

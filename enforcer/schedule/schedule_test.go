@@ -222,10 +222,9 @@ func TestSweep(t *testing.T) {
 	d.tenants[2].share.Limit, d.tenants[2].bucket = 0.5, 50*ms
 	empty, full := d.tenants[1].name, d.tenants[2].name
 	d.join(Share{}, "new")
-	if len(d.tenants) != 4 || d.find(empty) == nil || d.find(full) != nil || d.find("there") == nil ||
-		d.find("new") == nil {
-		t.Errorf("%d are remembered", len(d.tenants))
-	}
+	fixture.If(t, len(d.tenants) != 4 || d.find(empty) == nil || d.find(full) != nil || d.find("there") == nil ||
+		d.find("new") == nil,
+		"%d are remembered", len(d.tenants))
 }
 
 func TestChanged(t *testing.T) {

@@ -88,10 +88,9 @@ func TestStatus(t *testing.T) {
 	f, s := trained(60)
 	last := s.now
 	got := f.Status(last + 1e9)
-	if !got.Stepping || got.Median != 24*time.Millisecond || got.Last != last || got.Idle != time.Second ||
-		len(got.Waits) != 0 || got.Since <= 1e9 || got.Since >= last {
-		t.Errorf("%+v, last at %d", got, last)
-	}
+	fixture.If(t, !got.Stepping || got.Median != 24*time.Millisecond || got.Last != last || got.Idle != time.Second ||
+		len(got.Waits) != 0 || got.Since <= 1e9 || got.Since >= last,
+		"%+v, last at %d", got, last)
 	s.thread = 3
 	s.call(time.Second, wire.EventWait, uint32(wire.WaitEvent))
 	s.thread = 4

@@ -27,9 +27,8 @@ func (b *bench) pids() (all []int) {
 func (b *bench) away(pids ...int) {
 	b.t.Helper()
 	b.order(pids...)
-	if end := b.end(); end.Done != Suspended || end.Err != nil {
-		b.t.Fatalf("%+v", end)
-	}
+	end := b.end()
+	fixture.Stop(b.t, end.Done != Suspended || end.Err != nil, "%+v", end)
 }
 
 // back resumes the job, and expects that these processes run.

@@ -203,14 +203,12 @@ func TestAbsentWorkloadsAreForgotten(t *testing.T) {
 	stays := linkSamples(r.gpus[0], 1, 0, 0)
 	r.extra = slices.Concat(stays, []collectors.Sample{residing(r.gpus[0], "b", 1e9)})
 	r.step(9*time.Minute, nil)
-	if c := r.cards[0]; len(c.links) != 4 || len(c.residents) != 2 || len(c.tenancies) != 1 || !r.Resides("a") {
-		t.Errorf("after 9 minutes: %d links, %d workloads, %d tenants", len(c.links),
-			len(c.residents), len(c.tenancies))
-	}
+	c := r.cards[0]
+	fixture.If(t, len(c.links) != 4 || len(c.residents) != 2 || len(c.tenancies) != 1 || !r.Resides("a"),
+		"after 9 minutes: %d links, %d workloads, %d tenants", len(c.links), len(c.residents), len(c.tenancies))
 	r.step(2*time.Minute, nil)
-	if c := r.cards[0]; len(c.links) != 1 || len(c.residents) != 1 || len(c.tenancies) != 0 ||
-		r.Resides("a") || !r.Resides("b") {
-		t.Errorf("after 11 minutes: %d links, %d workloads, %d tenants", len(c.links),
-			len(c.residents), len(c.tenancies))
-	}
+	c = r.cards[0]
+	fixture.If(t, len(c.links) != 1 || len(c.residents) != 1 || len(c.tenancies) != 0 ||
+		r.Resides("a") || !r.Resides("b"),
+		"after 11 minutes: %d links, %d workloads, %d tenants", len(c.links), len(c.residents), len(c.tenancies))
 }

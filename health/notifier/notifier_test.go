@@ -26,10 +26,9 @@ func TestNotifierSendsAtOnceAndAgain(t *testing.T) {
 		after(10 * time.Minute)
 		last := began
 		for i, p := range n.ams[0].took() {
-			if len(p.all) != 1 || p.all[0].Annotations["summary"] != "It is." ||
-				!time.Time(p.all[0].StartsAt).Equal(began) {
-				t.Fatalf("post %d: %+v", i, p.all)
-			}
+			fixture.Stop(t, len(p.all) != 1 || p.all[0].Annotations["summary"] != "It is." ||
+				!time.Time(p.all[0].StartsAt).Equal(began),
+				"post %d: %+v", i, p.all)
 			if lasts := time.Time(p.all[0].EndsAt).Sub(p.at); (lasts - 4*time.Minute).Abs() > time.Millisecond {
 				t.Errorf("post %d ends after %v, want 4m", i, lasts)
 			}

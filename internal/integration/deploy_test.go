@@ -92,10 +92,8 @@ func TestSlurmHealthCheckDrainsACriticalNode(t *testing.T) {
 		"no Slurm controller": {"2", "CRITICAL - node7: GPU 3 is lost\n", "", 1, ""},
 	} {
 		exit, called := healthcheck(t, c.status, c.verdict, c.state, "--gpu=0,1", "--only=gpu_lost")
-		if exit != c.exit || called != c.called {
-			t.Errorf("%s: exit status %d, want %d; scontrol is called with\n%s, want\n%s", name, exit, c.exit,
-				called, c.called)
-		}
+		fixture.If(t, exit != c.exit || called != c.called,
+			"%s: exit status %d, want %d; scontrol is called with\n%s, want\n%s", name, exit, c.exit, called, c.called)
 	}
 }
 

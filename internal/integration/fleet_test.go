@@ -24,9 +24,8 @@ type targetGroup struct {
 func (a *agent) targets() (all []targetGroup) {
 	a.t.Helper()
 	status, body := a.get("/sd")
-	if err := json.Unmarshal([]byte(body), &all); err != nil || status != http.StatusOK {
-		a.t.Fatalf("/sd: %d %v: %s", status, err, body)
-	}
+	err := json.Unmarshal([]byte(body), &all)
+	fixture.Stop(a.t, err != nil || status != http.StatusOK, "/sd: %d %v: %s", status, err, body)
 	return all
 }
 

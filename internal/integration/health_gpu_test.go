@@ -178,9 +178,8 @@ func (m *measured) verdict() (v health.Verdict) {
 // answers decodes the answer to a request for a path.
 func (m *measured) answers(path string, to any) {
 	m.t.Helper()
-	if status, text := m.get(path); json.Unmarshal([]byte(text), to) != nil {
-		m.t.Fatalf("%s: %d %s", path, status, text)
-	}
+	status, text := m.get(path)
+	fixture.Stop(m.t, json.Unmarshal([]byte(text), to) != nil, "%s: %d %s", path, status, text)
 }
 
 // TestGPUIsHealthy has the agent judge a GPU that is idle and then works hard: it stays healthy.

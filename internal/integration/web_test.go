@@ -102,10 +102,8 @@ func TestBadWebConfigIsRefusedAtStart(t *testing.T) {
 		log := new(transcript)
 		status := run(ctx, []string{"--demo=h100", loopback, "--web.config.file=" + path}, io.Discard, log)
 		cancel()
-		if status != exitConfig || !strings.Contains(log.String(), "--web.config.file="+path) ||
-			!strings.Contains(log.String(), want) || log.find("Listening on") != nil {
-			t.Errorf("with\n%sstatus %d, want 78 and a message with the flag, the file and %q; log:\n%s", text,
-				status, want, log)
-		}
+		fixture.If(t, status != exitConfig || !strings.Contains(log.String(), "--web.config.file="+path) ||
+			!strings.Contains(log.String(), want) || log.find("Listening on") != nil,
+			"with\n%sstatus %d, want 78 and a message with the flag, the file and %q; log:\n%s", text, status, want, log)
 	}
 }

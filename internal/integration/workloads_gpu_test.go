@@ -150,9 +150,8 @@ func (m *measured) holdsMemory(pids map[string]int) {
 func (m *measured) drains(pids map[string]int) {
 	control := func(command string) time.Duration {
 		began := time.Now()
-		if out, err := exec.Command(m.path, command, "--runtime.dir="+m.runtime).CombinedOutput(); err != nil {
-			m.t.Fatalf("%s: %v: %s", command, err, out)
-		}
+		out, err := exec.Command(m.path, command, "--runtime.dir="+m.runtime).CombinedOutput()
+		fixture.Stop(m.t, err != nil, "%s: %v: %s", command, err, out)
 		return time.Since(began)
 	}
 	held := func() (n int) {
