@@ -11,26 +11,22 @@ import (
 )
 
 // reserves asks for bytes, and says whether they are to be reserved and how many are free then.
-func reserves(t *testing.T, l *Ledger, name string, id, bytes uint64, is bool, left uint64, what string) {
+func reserves(t *testing.T, l *Ledger, name string, id, bytes uint64, is bool, left uint64, what string) (r uint64) {
 	t.Helper()
-	if _, ok, free := l.Reserve(name, id, bytes); ok != is || free != left {
-		t.Errorf("%s: reserved %v, and %d bytes are free; want %v and %d", what, ok, free, is, left)
-	}
+	r, ok, free := l.Reserve(name, id, bytes)
+	fixture.If(t, ok != is || (r != 0) != is || free != left,
+		"%s: reserved %v as %d, and %d bytes are free; want %v and %d", what, ok, r, free, is, left)
+	return r
 }
 
 func TestReserveWithinTheCap(t *testing.T) {
 	var l Ledger
 	l.SetCap("a", 100)
-	r, ok, free := l.Reserve("a", 1, 60)
-	fixture.Stop(t, r == 0 || !ok || free != 40, "60 of 100: %d %v %d", r, ok, free)
-	if r, ok, free := l.Reserve("a", 2, 41); r != 0 || ok || free != 40 {
-		t.Errorf("41 of 40: %v %d", ok, free)
-	}
+	r := reserves(t, &l, "a", 1, 60, true, 40, "60 of 100")
+	reserves(t, &l, "a", 2, 41, false, 40, "41 of 40")
 	reserves(t, &l, "a", 2, math.MaxUint64, false, 40, "all there is")
 	fixture.Must(t, l.Commit(1, r, 50))
-	if r, ok, free := l.Reserve("a", 2, 50); !ok || free != 0 || l.Abort(2, r) != nil {
-		t.Errorf("50 of 50: %v %d", ok, free)
-	}
+	fixture.Must(t, l.Abort(2, reserves(t, &l, "a", 2, 50, true, 0, "50 of 50")))
 	fixture.Equal(t, l.Usage("a"), Usage{Committed: 50, Cap: 100, Peak: 50, Denied: 2}, "its use")
 	if err := l.Free(1, 50); err != nil || l.Usage("a").Committed != 0 {
 		t.Errorf("free: %v, %+v", err, l.Usage("a"))
@@ -39,10 +35,9 @@ func TestReserveWithinTheCap(t *testing.T) {
 
 func TestNoCap(t *testing.T) {
 	var l Ledger
-	r, ok, free := l.Reserve("a", 1, 1<<40)
-	fixture.If(t, !ok || free != math.MaxUint64-1<<40 || l.Commit(1, r, 1<<40) != nil, "%v %d", ok, free)
-	_, ok, _ = l.Reserve("a", 1, math.MaxUint64)
-	fixture.If(t, ok, "more bytes than can be counted were reserved")
+	const left = math.MaxUint64 - 1<<40
+	fixture.Must(t, l.Commit(1, reserves(t, &l, "a", 1, 1<<40, true, left, "without a cap"), 1<<40))
+	reserves(t, &l, "a", 1, math.MaxUint64, false, left, "more bytes than can be counted")
 }
 
 func TestTenantsAreApart(t *testing.T) {
@@ -50,10 +45,8 @@ func TestTenantsAreApart(t *testing.T) {
 	l.SetCap("a", 10)
 	l.SetCap("b", 10)
 	l.Reserve("a", 1, 10)
-	_, ok, _ := l.Reserve("b", 2, 10)
-	fixture.If(t, !ok, "b was refused for what a has")
-	r, ok, free := l.Reserve("b", 1, 0)
-	fixture.If(t, r != 0 || ok || free != 0, "a's session reserved as b")
+	reserves(t, &l, "b", 2, 10, true, 0, "b, while a has as much")
+	reserves(t, &l, "b", 1, 0, false, 0, "a's session as b")
 }
 
 func TestWhatASessionGetsWrong(t *testing.T) {
@@ -99,16 +92,12 @@ func TestReservationsAreBounded(t *testing.T) {
 		seen[r], last = true, r
 	}
 	l.SetCap("a", 1000)
-	if r, ok, free := l.Reserve("a", 1, 1); r != 0 || ok || free != 1000-reservations || l.Usage("a").Denied != 1 {
-		t.Errorf("one more than there may be: %d %v, %d free, %+v", r, ok, free, l.Usage("a"))
-	}
-	if _, ok, _ := l.Reserve("a", 2, 1); !ok {
-		t.Error("another session was refused for it")
-	}
+	reserves(t, &l, "a", 1, 1, false, 1000-reservations, "one more than there may be")
+	fixture.Equal(t, l.Usage("a").Denied, 1, "refusals")
+	reserves(t, &l, "a", 2, 1, true, 1000-reservations-1, "another session")
 	l.Abort(1, last)
-	if r, ok, _ := l.Reserve("a", 1, 1); !ok || seen[r] {
-		t.Errorf("after an abort: %d %v", r, ok)
-	}
+	r := reserves(t, &l, "a", 1, 1, true, 1000-reservations-1, "after an abort")
+	fixture.If(t, seen[r], "%d was given twice", r)
 }
 
 func TestDeadBytesStayUntilReleased(t *testing.T) {
@@ -122,9 +111,7 @@ func TestDeadBytesStayUntilReleased(t *testing.T) {
 	l.End(1)
 	fixture.Equal(t, l.Usage("a"), Usage{Dead: 60, Cap: 100, Peak: 60}, "its use")
 	reserves(t, &l, "a", 2, 41, false, 40, "a successor was let in to what is held still")
-	if _, ok, _ := l.Reserve("a", 1, 1); ok {
-		t.Error("a dead session reserved")
-	}
+	reserves(t, &l, "a", 1, 1, false, 0, "a dead session")
 	// What a request lacks, with another tenant's dead, and without.
 	stays := false
 	lacks := func(what, name string, bytes uint64, want Lack) {
@@ -155,8 +142,7 @@ func TestDeadBytesStayUntilReleased(t *testing.T) {
 	stays = false
 	l.SetReserved("a", 0)
 	l.SetCapacity(0)
-	err := l.Free(1, 1)
-	fixture.If(t, !errors.Is(err, errSession), "%v", err)
+	fixture.If(t, !errors.Is(l.Free(1, 1), errSession), "a dead session frees bytes")
 	n := l.Release(1)
 	fixture.If(t, n != 60 || l.Release(1) != 0, "%d bytes released", n)
 	reserves(t, &l, "a", 2, 100, true, 0, "after the release")
@@ -291,17 +277,13 @@ func TestUnlistedMemoryHasNoClaim(t *testing.T) {
 func TestReserved(t *testing.T) {
 	var l Ledger
 	l.SetReserved("b", 40)
-	if _, ok, _ := l.Reserve("a", 1, 1000); !ok {
-		t.Error("refused though the capacity is not known")
-	}
+	reserves(t, &l, "a", 1, 1000, true, math.MaxUint64-1000, "before the capacity is known")
 	l.End(1)
 	l.Release(1)
 	l.SetCapacity(100)
 	reserves(t, &l, "a", 2, 61, false, 60, "61 of 100, of which 40 are kept")
-	r, ok, free := l.Reserve("a", 2, 60)
-	fixture.Stop(t, !ok || free != 0, "60 of 100, of which 40 are kept: %v, %d free", ok, free)
-	s, ok, free := l.Reserve("b", 3, 30)
-	fixture.Stop(t, !ok || free != 10, "30 of its own 40: %v, %d free", ok, free)
+	r := reserves(t, &l, "a", 2, 60, true, 0, "60 of 100, of which 40 are kept")
+	s := reserves(t, &l, "b", 3, 30, true, 10, "30 of its own 40")
 	reserves(t, &l, "b", 3, 11, false, 10, "11 of the last 10")
 	l.Abort(2, r)
 	reserves(t, &l, "b", 3, 70, true, 0, "with nobody else there")
@@ -310,16 +292,10 @@ func TestReserved(t *testing.T) {
 	// not.
 	adopt(&l, "c", 4, 1000)
 	l.SetReserved("d", 50)
-	r, ok, free = l.Reserve("d", 5, 20)
-	fixture.If(t, !ok || free != 30, "20 of its own 50: %v, %d free", ok, free)
-	l.Abort(5, r) // and the driver refuses
-	if _, ok, _ := l.Reserve("d", 5, 51); ok {
-		t.Error("more than its own was granted")
-	}
+	l.Abort(5, reserves(t, &l, "d", 5, 20, true, 30, "20 of its own 50")) // and the driver refuses
+	reserves(t, &l, "d", 5, 51, false, 50, "more than its own")
 	l.SetCap("d", 10)
-	if _, ok, _ := l.Reserve("d", 5, 20); ok {
-		t.Error("more than its cap was granted")
-	}
+	reserves(t, &l, "d", 5, 20, false, 10, "more than its cap")
 	fixture.Equal(t, l.Usage("d"), Usage{Cap: 10, Guaranteed: 50, Denied: 2, Asked: 2, Missed: 2}, "its use")
 	u := l.Usage("b")
 	fixture.If(t, u.Asked != 1 || u.Missed != 1 || u.Reserved != 70, "%+v", u)
