@@ -113,15 +113,14 @@ func TestUnknownIsNotFree(t *testing.T) {
 		"too long":      {good + strings.Repeat(" ", mostPods), 0, "more than"},
 	} {
 		put(t, path, c.text, now.Add(-c.age))
-		if got, _, err := podAllocations(path, now); err == nil || !strings.Contains(err.Error(), c.want) || got != nil {
-			t.Errorf("a file that is %s: %v, %v, want %q", what, got, err, c.want)
-		}
+		got, _, err := podAllocations(path, now)
+		fixture.Fails(t, err, c.want, "a file that is %s", what)
+		fixture.If(t, got != nil, "a file that is %s: %v", what, got)
 	}
 	put(t, path, good, now)
 	fixture.Must(t, os.Chmod(path, 0o666))
-	if _, _, err := podAllocations(path, now); err == nil || !strings.Contains(err.Error(), "not trusted") {
-		t.Errorf("a file that everybody writes: %v", err)
-	}
+	_, _, err := podAllocations(path, now)
+	fixture.Fails(t, err, "not trusted", "a file that everybody writes")
 }
 
 // TestAllocationsExpire follows a file that is no longer rewritten.

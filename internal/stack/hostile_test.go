@@ -258,9 +258,7 @@ func TestBounds(t *testing.T) {
 		}
 		w, err := newInterpreter(&bounded{memory: m, left: 5000}, r.Symbols)
 		fixture.Must(t, err)
-		if _, err = w.stacks(r.known()); err == nil || !strings.Contains(err.Error(), "16 MiB") {
-			t.Errorf("Python %s: beyond its bytes: %v", v, err)
-		}
+		fixture.Fails(t, fixture.Error(w.stacks(r.known())), "16 MiB", "Python %s: beyond its bytes", v)
 	}
 }
 
