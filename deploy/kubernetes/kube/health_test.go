@@ -84,6 +84,22 @@ func (p *play) must(d time.Duration, node string, gpus ...string) {
 	}
 }
 
+// fails is pass, and wants an error with a text.
+func (p *play) fails(want string, d time.Duration, node string, gpus ...string) {
+	p.t.Helper()
+	if err := p.pass(d, node, gpus...); err == nil || !strings.Contains(err.Error(), want) {
+		p.t.Errorf("%v, want %q", err, want)
+	}
+}
+
+// did checks how often the server got a request.
+func (p *play) did(request string, want int) {
+	p.t.Helper()
+	if n := p.server.did[request]; n != want {
+		p.t.Errorf("%s: %d times, want %d", request, n, want)
+	}
+}
+
 // is checks the node's condition, "Status Reason: message", and how long ago it changed.
 func (p *play) is(want string, since time.Duration) {
 	p.t.Helper()
@@ -144,18 +160,14 @@ func TestFlappingIsNotLifted(t *testing.T) {
 	if n := p.server.did["patch nodes/status"]; n > 3 { // one, and heartbeats
 		t.Errorf("%d patches", n)
 	}
-	if n := p.server.did["create devicetaintrules"]; n != 1 {
-		t.Errorf("%d rules were created", n)
-	}
+	p.did("create devicetaintrules", 1)
 }
 
 // TestUnknownIsNotHealthy: without the agent the condition is Unknown, and taints stay.
 func TestUnknownIsNotHealthy(t *testing.T) {
 	p := begin(t)
 	p.must(0, "failed", "failed", "ok")
-	if err := p.pass(time.Minute, ""); err == nil || !strings.Contains(err.Error(), "no answer") {
-		t.Errorf("%v", err)
-	}
+	p.fails("no answer", time.Minute, "")
 	p.is("Unknown GPUsAreUnknown: no answer", 0)
 	p.tainted("gpu-0:NoSchedule")
 	p.must(time.Minute, "unknown", "unknown", "ok")
@@ -183,25 +195,18 @@ func TestUnusableVerdicts(t *testing.T) {
 }
 
 // TestPatchesAreFew: a report that changes nothing costs one request, and a heartbeat every 5 minutes.
+// A message with a reading is not patched at each report.
 func TestPatchesAreFew(t *testing.T) {
-	p := begin(t)
-	for range 81 { // 20 minutes
-		p.must(15*time.Second, "ok", "ok")
-	}
-	if n := p.server.did["patch nodes/status"]; n != 5 {
-		t.Errorf("%d patches", n)
-	}
-}
-
-// TestMessagesChangeSlowly: a message with a reading is not patched at each report.
-func TestMessagesChangeSlowly(t *testing.T) {
-	p := begin(t)
-	for i := range 40 { // 10 minutes
-		p.detail = fmt.Sprint(" at ", i)
-		p.must(15*time.Second, "failed", "ok")
-	}
-	if n := p.server.did["patch nodes/status"]; n != 10 {
-		t.Errorf("%d patches", n)
+	for _, c := range []struct {
+		node                   string
+		reports, step, patches int
+	}{{"ok", 81, 0, 5}, {"failed", 40, 1, 10}} { // 20 minutes, and 10
+		p := begin(t)
+		for i := range c.reports {
+			p.detail = fmt.Sprint(" at ", i*c.step)
+			p.must(15*time.Second, c.node, "ok")
+		}
+		p.did("patch nodes/status", c.patches)
 	}
 }
 
@@ -244,9 +249,7 @@ func TestRestartsLeaveNoOrphans(t *testing.T) {
 	p.restart(p.api, "NoSchedule")
 	p.must(time.Minute, "failed", "ok", "failed")
 	p.tainted("gpu-0:NoSchedule gpu-1:NoSchedule")
-	if n := p.server.did["create devicetaintrules"]; n != 2 {
-		t.Errorf("%d rules were created", n)
-	}
+	p.did("create devicetaintrules", 2)
 	p.must(time.Minute, "failed", "ok", "failed")
 	p.tainted("gpu-1:NoSchedule")
 	p.restart(p.api, "NoExecute")
@@ -279,17 +282,13 @@ func TestTaintsOfOthersStay(t *testing.T) {
 		p.must(time.Minute, "ok", "ok")
 	}
 	p.tainted(before)
-	if err := p.pass(time.Minute, "failed", "failed"); err == nil || !strings.Contains(err.Error(), "it exists") {
-		t.Errorf("%v", err)
-	}
+	p.fails("it exists", time.Minute, "failed", "failed")
 	p.tainted(before)
 	for range 3 {
 		p.must(time.Minute, "ok", "ok")
 	}
 	p.tainted(before)
-	if n := p.server.did["delete devicetaintrules"]; n != 0 {
-		t.Errorf("%d rules were to be deleted", n)
-	}
+	p.did("delete devicetaintrules", 0)
 }
 
 // TestFailures: one failing call does not keep the others from being made.
@@ -297,22 +296,16 @@ func TestFailures(t *testing.T) {
 	p := begin(t)
 	for i, call := range []string{"list devicetaintrules", "list resourceslices", "create devicetaintrules"} {
 		p.server.fail = call
-		if err := p.pass(time.Minute, "failed", "failed"); err == nil || !strings.Contains(err.Error(), "500 it fails") {
-			t.Errorf("%s fails: %v", call, err)
-		}
+		p.fails("500 it fails", time.Minute, "failed", "failed")
 		p.is(illNode, time.Duration(i)*time.Minute)
 		p.tainted("")
 	}
 	p.server.fail = "patch"
-	if err := p.pass(10*time.Minute, "failed", "failed"); err == nil {
-		t.Error("a patch that fails is no error")
-	}
+	p.fails("it fails", 10*time.Minute, "failed", "failed")
 	p.tainted("gpu-0:NoSchedule")
 	p.server.fail = "delete"
 	p.pass(time.Minute, "ok", "ok")
-	if err := p.pass(time.Minute, "ok", "ok"); err == nil {
-		t.Error("a rule that cannot be deleted is no error")
-	}
+	p.fails("it fails", time.Minute, "ok", "ok")
 	p.tainted("gpu-0:NoSchedule")
 	p.server.fail = ""
 	p.must(time.Minute, "ok", "ok")
@@ -322,9 +315,7 @@ func TestFailures(t *testing.T) {
 func TestNoDeviceTaintRules(t *testing.T) {
 	p := begin(t)
 	p.server.version = "v2"
-	if err := p.pass(0, "failed", "failed"); err == nil || !strings.Contains(err.Error(), "enable device taints") {
-		t.Errorf("%v", err)
-	}
+	p.fails("enable device taints", 0, "failed", "failed")
 	p.is(illNode, 0)
 }
 
