@@ -110,7 +110,8 @@ func TestRealServersStuck(t *testing.T) {
 			fixture.Equal(t, alive, kind != "one thread" && kind != "loop", "it answers others:")
 			fixture.Eventually(t, "it is told", func() bool { return len(h.passes(10)) > 0 })
 			told := h.placed()
-			number := 1 + strings.Count(servers[:strings.Index(servers, "# here "+line+"\n")], "\n")
+			before, _, _ := strings.Cut(servers, "# here "+line+"\n")
+			number := 1 + strings.Count(before, "\n")
 			if len(told) != 1 || told[0].Reason != "unread" || !strings.HasPrefix(told[0].Where, fmt.Sprintf("%s:%d in ", path, number)) {
 				t.Errorf("%+v, want line %d", told, number)
 			}

@@ -76,6 +76,8 @@ func (g *GPU) jobs(e *wire.EnforcerStats) {
 		if g.trains(p) {
 			j.Slowdown = g.options.Training.slowdown()
 			g.trouble(p, e)
+		} else { // it serves clients
+			e.Unread = append(e.Unread, wire.UnreadStats{Tenant: j.Tenant, Workload: j.Workload, GPU: j.GPU})
 		}
 		e.Jobs = append(e.Jobs, j)
 	}
