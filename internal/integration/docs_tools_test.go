@@ -40,7 +40,7 @@ func promtool(t *testing.T, text string, args ...string) {
 
 // notAnswered are metrics without series on these hosts: those that are not simulated, and those of faults.
 var notAnswered = []string{"nvgpu_hami_", "nvgpu_retired_pages", "nvgpu_c2c_", "nvgpu_gpm_c2c_",
-	"nvgpu_edpp_multiplier_ratio",
+	"nvgpu_edpp_multiplier_ratio", "nvgpu_nvlink_bit_error_ratio",
 	"nvgpu_xid_last_timestamp_seconds", "gpusteward_collect_errors_total"}
 
 // TestDocumentsPromQL has Prometheus parse each expression.

@@ -158,7 +158,7 @@ static void hardly_any_work_is_none(void)
 {
 	fake_mode(0, GS_RUN, 1, 0);
 	fake_launch(10, false, NULL);
-	CHECK(runs_dry(90000) && !runs_dry(110000));
+	CHECK(runs_dry(50000) && !runs_dry(500000)); /* an emulated processor takes some of it meanwhile */
 }
 
 /* An empty queue after a pause tells nothing. */
