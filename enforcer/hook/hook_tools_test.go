@@ -13,7 +13,7 @@ import (
 // TestAArch64 runs the tests for aarch64, under qemu.
 func TestAArch64(t *testing.T) {
 	t.Parallel()
-	arm := newBuild("arm-", "build/arm", "preloaded", "programs")
+	arm := newBuild("arm-", "build/arm", "tested")
 	arm.runner = []string{"qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"}
 	for name, test := range ofEachBuild {
 		t.Run(name, func(t *testing.T) {
