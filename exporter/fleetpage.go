@@ -18,8 +18,9 @@ const FleetTime = 8 * time.Second
 
 const fleetAge = 5 * time.Second // for which an answer is shown again
 
-// A FleetPage serves the verdict on all hosts as a page without scripts. However many
-// readers there are, it asks one question at a time, and none within fleetAge of the last.
+// A FleetPage serves the verdict on all hosts as a page, which is whole without scripts.
+// However many readers there are, it asks one question at a time, and none within fleetAge
+// of the last.
 type FleetPage struct {
 	// Ask returns the verdict. An error is shown in its place.
 	Ask func(context.Context) (Fleet, error)
@@ -60,14 +61,10 @@ func (h *fleetFacts) fail(faults []Fault, gpu *int) {
 			continue
 		}
 		h.verdict = max(h.verdict, min(float64(bad), 2))
-		if slices.Index(severities, f.Severity) >= slices.Index(severities, h.severity[f.Check]) {
-			h.severity[f.Check] = f.Severity
-		}
-		if h.failing[f.Check] == nil {
-			h.failing[f.Check] = &FleetFault{Check: f.Check}
-		}
+		h.alerts(f.Check, f.Severity)
+		fault := h.fault(f.Check)
 		if gpu != nil {
-			h.failing[f.Check].GPUs = append(h.failing[f.Check].GPUs, *gpu)
+			fault.GPUs = append(fault.GPUs, *gpu)
 		}
 	}
 }
@@ -92,10 +89,9 @@ func (p *FleetPage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	document, wrong := fleetDocument()
 	var text bytes.Buffer
 	if wrong == nil {
-		wrong = document.Execute(&text, struct {
-			fleetView
-			Home bool
-		}{viewOf(from, fleet, err), p.Home})
+		view := viewOf(from, fleet, err)
+		view.Home = p.Home
+		wrong = document.Execute(&text, view)
 	}
 	if wrong != nil {
 		http.Error(w, wrong.Error(), http.StatusInternalServerError)
@@ -127,6 +123,7 @@ type fleetView struct {
 	Notes                          []string
 	States                         []fleetRow // how many hosts are in each state
 	Jobs, Hosts, Healthy           []fleetRow
+	Home                           bool // see FleetPage
 }
 
 // viewOf returns the view of f, or of err.

@@ -39,6 +39,21 @@ type fleetFacts struct {
 	failing  map[string]*FleetFault // by check
 }
 
+// alerts notes the severity of a check, unless a worse one is known.
+func (h *fleetFacts) alerts(check, severity string) {
+	if slices.Index(severities, severity) >= slices.Index(severities, h.severity[check]) {
+		h.severity[check] = severity
+	}
+}
+
+// fault returns the entry of a failing check.
+func (h *fleetFacts) fault(check string) *FleetFault {
+	if h.failing[check] == nil {
+		h.failing[check] = &FleetFault{Check: check}
+	}
+	return h.failing[check]
+}
+
 // host returns the entry of the host that a series is of.
 func (r *fleetReader) host(m model.Metric) *fleetFacts {
 	at := origin{cluster: string(m["cluster"]), host: string(m["instance"])}
@@ -119,23 +134,19 @@ var fleetQueries = []fleetQuery{
 var hostQueries = []fleetQuery{
 	{"max by (cluster, instance, alert, severity) (" + health.AlertFiring.Name + "{} > 0)",
 		func(r *fleetReader, m model.Metric, _ float64) {
-			h, severity := r.host(m), string(m["severity"])
-			if c, err := health.Named(string(m["alert"])); err == nil && !c.OfWork() &&
-				slices.Index(severities, severity) >= slices.Index(severities, h.severity[c.ID]) {
-				h.severity[c.ID] = severity
+			if c, err := health.Named(string(m["alert"])); err == nil && !c.OfWork() {
+				r.host(m).alerts(c.ID, string(m["severity"]))
 			}
 		}},
 	{"max by (cluster, instance, check, gpu) (" + health.CheckFailing.Name + "{} == 1)",
 		func(r *fleetReader, m model.Metric, _ float64) {
-			h, check := r.host(m), string(m["check"])
+			check := string(m["check"])
 			if c, err := health.Named(check); err == nil && c.OfWork() {
 				return
 			}
-			if h.failing[check] == nil {
-				h.failing[check] = &FleetFault{Check: check}
-			}
+			fault := r.host(m).fault(check)
 			if gpu, err := strconv.Atoi(string(m["gpu"])); err == nil {
-				h.failing[check].GPUs = append(h.failing[check].GPUs, gpu)
+				fault.GPUs = append(fault.GPUs, gpu)
 			}
 		}},
 }

@@ -118,7 +118,7 @@ const (
 	maxRounds        = 64               // in which ranks are left out that are not deadlocked; then nobody is (no test)
 	maxPlaces        = 4                // of the ranks of a deadlock that are told (TestDeadlocks)
 	maxFamily        = 256              // processes of a family that are looked at, and threads of each (no test)
-	maxOpen          = 4096             // files and threads of a process that NCCL may ask (no test)
+	maxOpen          = 4096             // files and threads of a process that NCCL may ask, and files of a server (no test)
 	mostServers      = 64               // that are looked at (no test)
 	mostSame         = 8                // of them, of a workload (no test)
 	maxInputs        = 256              // sockets of a server at which clients wait (no test)
