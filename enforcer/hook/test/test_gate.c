@@ -486,6 +486,48 @@ static void graphs_in_open_are_bounded(void)
 	CHECK(gs_passed <= 9);
 }
 
+/* One launch waits for work that does not get on, and those after it do not: the program comes to the wait in which
+ * everybody sees that it is stuck. */
+static void launches_behind_endless_work_pass_an_open_gate(void)
+{
+	launch_many(10, 50, (void *)0x1000);
+	pthread_mutex_lock(&gs_gates[0].lock);
+	gs_gates[0].longest_ns = 250000000;
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	uint64_t from = gs_now();
+	launch_many(10, 10, (void *)0x1000);
+	CHECK(fake[10].put == 60 && gs_passed >= 7 && gs_now() - from > 900000000 && gs_now() - from < 5000000000);
+}
+
+/* An update changes neither name nor cost: a graph of a known cost goes by, unless it is to be measured or others
+ * are owed. What went by counts at the next look. */
+static void graphs_in_open_go_by_on_credit(void)
+{
+	struct gs_stream *e;
+
+	atomic_fetch_add(&gs_captures, 1); /* the helper looks at no queue: on a busy machine this one would soon be deep */
+	pthread_mutex_lock(&gs_gates[0].lock);
+	gs_gates[0].graphs[(0x1000 >> 4) % GS_GRAPHS] = (struct gs_graph){ .exec = (void *)0x1000, .cost = 1000000, .seen = 10 };
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	launch_many(10, 1, (void *)0x1000);
+	CHECK(gs_self->graphs == 20 && (e = atomic_load(&gs_self->entry)));
+	unsigned records = fake[10].records;
+	launch_many(10, 20, (void *)0x1000);
+	CHECK(!gs_self->graphs && fake[10].records == records && e->queued < 2000000);
+	launch_many(10, 1, (void *)0x1000);
+	CHECK(gs_self->graphs == 20 && e->queued > 20000000 && !gs_passed);
+	launch_many(10, 42, (void *)0x1000); /* 22, 43 and then 63 ms: the third one that looks waits */
+	CHECK(fake[10].put == 64 && gs_passed == 1);
+	launch_many(11, 1, (void *)0x1000);
+	launch_many(10, 1, (void *)0x1000); /* another stream has no credit of this one */
+	CHECK(fake[10].records > records);
+	launch_many(10, 5, (void *)0x1000);
+	fake_mode(0, GS_RUN, 1, 0);
+	records = fake[10].records;
+	launch_many(10, 2, (void *)0x1000);
+	CHECK(fake[10].records >= records + 2);
+}
+
 static void kernels_in_open_are_bounded_after_a_deep_queue(void)
 {
 	launch_many(10, 1000, NULL);
@@ -1393,6 +1435,8 @@ int main(int argc, char **argv)
 		TEST(who_passes_a_pause_has_no_credit),
 		TEST(dear_launches_and_graphs_have_no_credit),
 		TEST(graphs_in_open_are_bounded),
+		TEST(graphs_in_open_go_by_on_credit),
+		TEST(launches_behind_endless_work_pass_an_open_gate),
 		TEST(kernels_in_open_are_bounded_after_a_deep_queue),
 		TEST(launches_keep_the_pages_pace),
 		TEST(the_line_moves_by_the_cost),

@@ -55,6 +55,29 @@ static void bounded(struct gs_stream *e, uint64_t now)
 	e->bound_set = now;
 }
 
+/* Graphs went by without a look: they are booked as one launch, which tells nobody's cost. */
+static void settle_graphs(struct gs_thread *t, struct gs_stream *e, uint64_t now)
+{
+	uint32_t n = t->granted - t->graphs;
+
+	t->graphs = t->granted = 0;
+	if (!n || !e->context)
+		return;
+	gs_marker_add(e, e->context, NULL, 0, n * t->each, now);
+	e->now.uneven = true;
+}
+
+/* How many graphs like this one may go by in OPEN before the next one looks. */
+static void grant_graphs(struct gs_thread *t, const struct gs_stream *e, const struct gs_launch *l)
+{
+	uint64_t cost = gs_marker_learnt(e->gpu, l->graph);
+
+	if (!cost || e->stray || e->refusals)
+		return;
+	t->each = cost;
+	t->granted = t->graphs = GRAPHS_NS / cost < CREDIT_MOST ? (uint32_t)(GRAPHS_NS / cost) : CREDIT_MOST;
+}
+
 /* A launch goes on and is to be marked. A graph that is to be measured must not
  * share its marker with earlier launches. */
 static void count(struct gs_stream *e, struct gs_launch *l, uint64_t now)
@@ -143,6 +166,8 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 			gs_turns_ask(g, false);
 		if (t)
 			gs_stream_settle(t, now);
+		if (t && t->granted)
+			settle_graphs(t, e, now);
 		widen(e, slot, now);
 		if (passes)
 			e->stalled += e->stalled < STALLED_DOUBLES;
@@ -160,6 +185,8 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 				atomic_fetch_add(&gs_passed, 1);
 			if (t)
 				t->spare = passes || pace || mode == GS_PAUSE ? 0 : credit(e, l);
+			if (t && l->graph && mode == GS_OPEN && !pace && !passes)
+				grant_graphs(t, e, l);
 		}
 	}
 	pthread_mutex_unlock(&g->lock);
@@ -175,7 +202,8 @@ static bool wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page 
 	bool stalled = false;
 
 	gs_gpu_lock(g);
-	uint64_t cap = gs_bound(e, &page->slot[gs_gpu_index(g)]);
+	struct gs_slot *slot = &page->slot[gs_gpu_index(g)];
+	uint64_t cap = gs_bound(e, slot);
 	gs_marker_look(e);
 	uint64_t left = gs_marker_left(e, now);
 	if (left > cap) {
@@ -195,6 +223,8 @@ static bool wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page 
 				least = STALL_NS;
 			if (slow > STALL_MOST_NS)
 				slow = STALL_MOST_NS;
+			if (e->stalled && __atomic_load_n(&slot->mode, __ATOMIC_RELAXED) == GS_OPEN)
+				slow = 0; /* what waited once for work without end need not, for each launch again */
 			most = m->hosts ? STALLED_NS : DOZE_NS;
 			stalled = now > since && now - since > (slow > least ? slow : least);
 			if (stalled)

@@ -29,6 +29,8 @@
                                     * test: none */
 #define GRAPH_NS        1000000    /* ns: a graph's cost while it is not known
                                     * test: graphs_in_open_are_bounded */
+#define GRAPHS_NS       20000000   /* ns: graphs of so much work may go by without a look while the gate is open
+                                    * test: graphs_in_open_go_by_on_credit */
 #define BOUND_NS        750000     /* ns: work that a stream may have queued if more gains nothing: it drains soon
                                     * test: work_in_flight_is_bounded */
 #define DRY_NS          100000     /* ns: so little work in a queue is hardly any: its program was faster than the GPU

@@ -249,6 +249,11 @@ bool gs_marker_alone(struct gs_gpu *g, void *exec)
 	return !graph || graph->seen % GRAPH_AGAIN < GRAPH_SEEN;
 }
 
+uint64_t gs_marker_learnt(struct gs_gpu *g, void *exec)
+{
+	return gs_marker_alone(g, exec) ? 0 : graph_of(g, exec)->cost;
+}
+
 uint64_t gs_marker_cost(struct gs_stream *e, void *exec, uint64_t unknown)
 {
 	if (!exec)

@@ -43,7 +43,8 @@ void gs_marker_forget(struct gs_stream *e);    /* its context goes */
  * called once for each launch. */
 uint64_t gs_marker_cost(struct gs_stream *e, void *graph, uint64_t unknown);
 bool gs_marker_alone(struct gs_gpu *g, void *graph); /* the graph is to be measured by itself this time */
+uint64_t gs_marker_learnt(struct gs_gpu *g, void *graph); /* its cost, ns; 0: it is not known, or is to be measured again */
 
-void gs_gate_graph_forget(void *exec); /* it is destroyed or updated; without the lock */
+void gs_gate_graph_forget(void *exec); /* it is destroyed; without the lock */
 
 #endif

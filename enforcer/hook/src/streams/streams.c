@@ -300,6 +300,7 @@ struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s)
 	atomic_store(&t->entry, keep ? e : NULL);
 	t->stream = s;
 	t->generation = keep ? generation : 0;
+	t->graphs = t->granted = 0;
 	return e;
 }
 

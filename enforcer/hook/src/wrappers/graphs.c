@@ -178,41 +178,6 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUD
 	return instantiated(&m, exec, gs_real.cuGraphInstantiateWithParams_ptsz(exec, graph, params));
 }
 
-/* An update may change the cost of the graph's kernels, but not its memory: a graph
- * with memory nodes cannot be updated. */
-CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *node, int *result)
-{
-	GS_WHOLE(cuGraphExecUpdate);
-	gs_gate_graph_forget(exec);
-	return gs_real.cuGraphExecUpdate(exec, graph, node, result);
-}
-
-CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *result)
-{
-	GS_WHOLE(cuGraphExecUpdate_v2);
-	gs_gate_graph_forget(exec);
-	return gs_real.cuGraphExecUpdate_v2(exec, graph, result);
-}
-
-/* The same holds if a node of it is changed. The cost of the graph is learnt again. */
-#define ALTER(name, parameters, arguments)       \
-	CUresult name parameters                 \
-	{                                        \
-		GS_WHOLE(name);                  \
-		gs_gate_graph_forget(exec);      \
-		return gs_real.name arguments;   \
-	}
-
-ALTER(cuGraphExecNodeSetParams, (CUgraphExec exec, CUgraphNode node, void *p), (exec, node, p))
-ALTER(cuGraphExecKernelNodeSetParams, (CUgraphExec exec, CUgraphNode node, const void *p), (exec, node, p))
-ALTER(cuGraphExecKernelNodeSetParams_v2, (CUgraphExec exec, CUgraphNode node, const void *p), (exec, node, p))
-ALTER(cuGraphExecMemcpyNodeSetParams, (CUgraphExec exec, CUgraphNode node, const void *p, CUcontext c),
-      (exec, node, p, c))
-ALTER(cuGraphExecMemsetNodeSetParams, (CUgraphExec exec, CUgraphNode node, const void *p, CUcontext c),
-      (exec, node, p, c))
-ALTER(cuGraphExecChildGraphNodeSetParams, (CUgraphExec exec, CUgraphNode node, CUgraph child), (exec, node, child))
-ALTER(cuGraphNodeSetEnabled, (CUgraphExec exec, CUgraphNode node, unsigned enabled), (exec, node, enabled))
-
 static CUresult upload(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream)
 {
 	struct gs_graph_memory m;
