@@ -37,6 +37,7 @@ type Fault struct {
 	Code    int
 	GI      string // MIG GPU instance; empty outside MIG
 	PID     int    // of the process at fault; 0 if the driver does not know it
+	Owned   bool   // the process owns the channel that the line names; otherwise it may only have been in the driver then
 	Comm    string // name of that process, which the process chooses itself
 	Text    string // the rest of the line, verbatim
 }
@@ -47,6 +48,7 @@ type Fault struct {
 var (
 	faultLine    = regexp.MustCompile(`^(?:NVRM: Xid|nvidia-nvswitch\d+: SXid) \((?:PCI:)?([0-9a-fA-F:.]+)(?: GPU-I:(\d+))?(?: GPU-CI:\d+)?\): (\d+),?\s*(.*)`)
 	faultProcess = regexp.MustCompile(`^pid='?(\d+|<unknown>)'?(?:, name=([^,]*))?(?:, )?`)
+	faultChannel = regexp.MustCompile(`(?i)\bch(?:annel)?(?: ?id)?:? +(?:0x)?[0-9a-f]{2}`)
 )
 
 // ParseFault parses a line of the kernel's log; false if the line reports no
@@ -74,6 +76,7 @@ func ParseFault(text string) (Fault, bool) {
 			f.PID, f.Comm = int(pid), p[2]
 		}
 		f.Text = f.Text[len(p[0]):]
+		f.Owned = f.PID > 0 && faultChannel.MatchString(f.Text)
 	}
 	return f, true
 }

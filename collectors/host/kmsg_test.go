@@ -215,7 +215,7 @@ func TestUnterminatedLineIsDropped(t *testing.T) {
 func TestFormsOfFaults(t *testing.T) {
 	for line, want := range map[string]Fault{
 		"NVRM: Xid (PCI:0000:9b:00): 94, pid=1234, name=python3, Ch 00000008": {
-			Address: "0000:9b:00", Code: 94, PID: 1234, Comm: "python3", Text: "Ch 00000008",
+			Address: "0000:9b:00", Code: 94, PID: 1234, Owned: true, Comm: "python3", Text: "Ch 00000008",
 		},
 		"NVRM: Xid (PCI:0000:9b:00 GPU-I:07 GPU-CI:00): 94, pid='1234', name=a b, Contained": {
 			Address: "0000:9b:00", Code: 94, GI: "7", PID: 1234, Comm: "a b", Text: "Contained",
@@ -228,6 +228,17 @@ func TestFormsOfFaults(t *testing.T) {
 		},
 		"NVRM: Xid (PCI:0000:9b:00): 31, pid=5, name=x pid=6, name=y, Ch": {
 			Address: "0000:9b:00", Code: 31, PID: 5, Comm: "x pid=6", Text: "name=y, Ch",
+		},
+		"NVRM: Xid (PCI:0000:9b:00): 13, pid=7, name=p, Graphics Exception: channel 0x0000000a, Class 0000cbc0": {
+			Address: "0000:9b:00", Code: 13, PID: 7, Owned: true, Comm: "p",
+			Text: "Graphics Exception: channel 0x0000000a, Class 0000cbc0",
+		},
+		"NVRM: Xid (PCI:0000:9b:00): 69, pid=7, name=p, Class Error: ChId 0028, Class 0000c7c0": {
+			Address: "0000:9b:00", Code: 69, PID: 7, Owned: true, Comm: "p", Text: "Class Error: ChId 0028, Class 0000c7c0",
+		},
+		"NVRM: Xid (PCI:0000:9b:00): 13, pid=7, name=p, Graphics SM Warp Exception on (GPC 1, TPC 4, SM 0): Misaligned Address": {
+			Address: "0000:9b:00", Code: 13, PID: 7, Comm: "p",
+			Text: "Graphics SM Warp Exception on (GPC 1, TPC 4, SM 0): Misaligned Address",
 		},
 		"NVRM: Xid (PCI:0000:9b:00): 31, pid='<unknown>', name=<unknown>, pid=6": {
 			Address: "0000:9b:00", Code: 31, Text: "pid=6",

@@ -161,6 +161,8 @@ func xid(pid, code int, text string) host.Record {
 		pid, text)}
 }
 
+const exception = "Graphics Exception: channel 0x0000000a, Class 0000cbc0"
+
 const mmu = "channel 0x0000000a, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1 GPCCLIENT_T1_8 faulted @ %#x_%08x. Fault is of type FAULT_PDE"
 
 // TestAnXIDIsExplained: an XID 31, a fault that the program is told, and its end.
@@ -262,14 +264,14 @@ func TestAnXIDMayComeAfterTheEnd(t *testing.T) {
 		p.Ends = true
 		w.Observe(p.Traced)
 		w.now += int64(after)
-		w.Kernel(xid(700, 13, "Graphics SM Warp Exception"))
+		w.Kernel(xid(700, 13, exception))
 		fixture.Equal(t, len(w.look()), want, "crashes by an XID %v after the end:", after)
 	}
 	for seen, want := range map[bool]uint64{true: 2, false: 1} { // a second session of the process
 		w, p := newWorld(t), newProgram(1, 700, time.Now())
 		p.Ends = true
 		w.Observe(p.Traced)
-		w.Kernel(xid(700, 13, "Graphics SM Warp Exception"))
+		w.Kernel(xid(700, 13, exception))
 		if seen {
 			w.Observe(newProgram(2, 700, time.Now()).Traced)
 		}
@@ -278,12 +280,16 @@ func TestAnXIDMayComeAfterTheEnd(t *testing.T) {
 		fixture.Equal(t, len(w.sessions[want].record.XIDs), 1, "XIDs of the right session, the second one seen: %v", seen)
 	}
 	w := newWorld(t)
+	w.Observe(newProgram(1, 700, time.Now()).Traced)
+	w.Kernel(xid(700, 13, "Graphics SM Warp Exception on (GPC 1, TPC 4, SM 0): Misaligned Address"))
+	fixture.Equal(t, len(w.look()), 0, "crashes by an XID of another one, while this was in the driver:")
+	w = newWorld(t)
 	w.Observe(newProgram(1, 700, time.Now().Add(time.Minute)).Traced)
-	w.Kernel(xid(700, 13, "Graphics SM Warp Exception"))
+	w.Kernel(xid(700, 13, exception))
 	w.Observe(newProgram(1, 700, time.Now()).Traced)
 	fixture.Equal(t, len(w.look()), 0, "crashes by an XID before the process:")
 	for range 2 * mostEarly {
-		w.Kernel(xid(701, 13, "Graphics SM Warp Exception"))
+		w.Kernel(xid(701, 13, exception))
 	}
 	fixture.AtMost(t, len(w.early), mostEarly, "XIDs of nobody:")
 	w.Observe(newProgram(2, 701, time.Now()).Traced) // it was not seen before

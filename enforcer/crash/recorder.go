@@ -231,7 +231,7 @@ func countLaunches(all []wire.Event) (n int) {
 // Kernel takes a record of the kernel's log: it may be an XID of a process that is followed, or
 // was until a moment ago.
 func (r *Recorder) Kernel(line host.Record) {
-	if f, ok := host.ParseFault(line.Text); !ok || f.PID == 0 || f.Switch || !line.Kernel() {
+	if f, ok := host.ParseFault(line.Text); !ok || !f.Owned || f.Switch || !line.Kernel() {
 		return
 	}
 	r.mu.Lock()

@@ -34,22 +34,24 @@ func wasThere(s collectors.Stay, at time.Time) bool {
 // A mention is a process that a line of the kernel names, with its time. The
 // driver writes the process that owns the channel if it knows that process.
 // Otherwise it writes the process that happens to be in the driver, such as the
-// agent, which asks for readings.
+// agent, which asks for readings, or another program on the same GPU.
 type mention struct {
-	pid  int
-	comm string
-	time time.Time
+	pid   int
+	comm  string
+	time  time.Time
+	owned bool // the line names a channel
 }
 
 // attribute looks for the workload of the process until it is known. An XID or
 // SXid belongs to a process only if that process was on the GPU.
 func (c *Correlator) attribute(i *openIncident) {
 	switch {
-	case i.Workload != "":
+	case i.Workload != "" && (i.sure || len(i.mentions) == 0 || !i.mentions[0].owned):
 	case i.isCode():
 		stays := c.Stays(i.Entity.UUID)
 		for _, m := range i.mentions {
 			if p, ok := c.culprit(stays, m); ok {
+				i.sure = m.owned
 				i.blame(p, m.comm)
 				return
 			}
@@ -100,6 +102,7 @@ func (i *openIncident) blame(p host.Process, comm string) {
 	if i.PID != p.PID || i.Comm != comm || p.Workload != nil {
 		i.PID, i.Comm, i.Present, i.news = p.PID, comm, nil, true
 	}
+	i.Workload, i.Owner = "", ""
 	if p.Workload != nil {
 		i.Workload, i.Owner = p.Workload.Key, p.Owner()
 	}

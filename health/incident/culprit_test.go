@@ -33,7 +33,7 @@ func TestProcessIsNamedOnlyIfOnTheGPU(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		stays   []stay
-		lines   []int // PIDs
+		lines   []int // PIDs; negative: in a line that names no channel
 		now     map[int]uint64
 		foreign bool
 		want    int
@@ -56,8 +56,15 @@ func TestProcessIsNamedOnlyIfOnTheGPU(t *testing.T) {
 			lines: []int{agentPID, 8, 6}, want: 6},
 		"of two the first": {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, 0}},
 			lines: []int{5, 6}, want: 5},
-		"a bystander":     {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{8}, present: []int{5}},
-		"nobody is there": {lines: []int{8}},
+		"one in the driver, then the channel's owner": {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, 0}},
+			lines: []int{-5, -5, 6}, want: 6},
+		"the channel's owner was in the driver, too": {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, 0}},
+			lines: []int{-5, -6, 6}, want: 6},
+		"many in the driver, then the owner": {stays: []stay{{5, time.Hour, 0, 0}, {60, time.Hour, 0, 0}},
+			lines: []int{-5, -10, -11, -12, -13, -14, -15, -16, -17, -18, -19, -20, 60}, want: 60},
+		"one in the driver, and no owner": {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{-5}, want: 5},
+		"a bystander":                     {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{8}, present: []int{5}},
+		"nobody is there":                 {lines: []int{8}},
 		"another has the PID now": {stays: []stay{{5, time.Hour, 0, second}}, lines: []int{5},
 			now: map[int]uint64{5: 99}, present: []int{5}},
 		"the same has the PID": {stays: []stay{{5, time.Hour, 0, second}}, lines: []int{5},
@@ -94,7 +101,11 @@ func TestProcessIsNamedOnlyIfOnTheGPU(t *testing.T) {
 				if pid == 0 {
 					text = "NVRM: Xid (PCI:0000:00:06): 13, Graphics Exception: ESR 0x519730=0xf"
 				}
+				if pid < 0 {
+					text = strings.Replace(line(-pid, "gpusteward"), "channel 0x0000000a", "ESR 0x519730=0xf", 1)
+				}
 				d.kernel(uint64(i+1), text)
+				d.to(10*second + time.Duration(i)*time.Millisecond)
 			}
 			d.to(20 * second)
 			e := d.incidents()[0]

@@ -116,6 +116,7 @@ func ParseLine(r host.Record, driverTask func(pid int) bool) (Observation, bool)
 func (s Observation) fault() (Observation, bool) {
 	f, ok := host.ParseFault(s.Text)
 	s.Entity.Device, s.Code, s.PID, s.Comm, s.GI, s.Text = f.Address, f.Code, f.PID, f.Comm, f.GI, f.Text
+	s.Owned = f.Owned
 	m := firstWord.FindStringSubmatch(f.Text)
 	if m == nil || f.PID != 0 { // a name with a comma in it may lead the text
 		m = wordOfLink.FindStringSubmatch(f.Text)

@@ -28,6 +28,7 @@ type Observation struct {
 	Code     int    // of an XID or SXid; the new value of recovery_action
 	PID      int    // of the process at fault; 0 if it is unknown
 	Comm     string // its name, as the source writes it
+	Owned    bool   // see host.Fault
 	GI       string // MIG GPU instance
 	Says     Word   // the driver's own word for its severity
 	Due      int    // the XID that caused it, in the driver's own words; 0 for none

@@ -64,6 +64,7 @@ type openIncident struct {
 	key      key
 	title    string        // a name for people
 	mentions []mention     // processes in the kernel's lines of an XID
+	sure     bool          // the process owns the channel that a line names
 	text     string        // the kernel's first line, and what further ones name
 	cause    *openIncident // the incident that this one accompanies
 	began    time.Time     // when it was opened; may be long after First
@@ -108,10 +109,10 @@ func (i *openIncident) add(s Observation) {
 	if !slices.Contains(i.Sources, s.Source) {
 		i.Sources, i.news = append(i.Sources, s.Source), true
 	}
-	switch known := slices.ContainsFunc(i.mentions, func(n mention) bool { return n.pid == s.PID }); {
-	case s.PID <= 0 || known || len(i.mentions) == mostMentions:
+	switch {
+	case s.PID <= 0:
 	case i.isCode():
-		i.mentions = append(i.mentions, mention{s.PID, Clean(s.Comm, longestComm), s.Time})
+		i.mention(s)
 	case i.PID == 0:
 		i.PID, i.Comm, i.news = s.PID, Clean(s.Comm, longestComm), true
 	}
@@ -135,6 +136,22 @@ func (i *openIncident) add(s Observation) {
 	if i.tenants() {
 		i.Check = "xid_tenant"
 	}
+}
+
+// mention notes the process in a line of the kernel: owners of channels first, in the order of the lines.
+func (i *openIncident) mention(s Observation) {
+	known := func(m mention) bool { return m.pid == s.PID && (m.owned || !s.Owned) }
+	if slices.ContainsFunc(i.mentions, known) || len(i.mentions) == mostMentions && !s.Owned {
+		return
+	}
+	at := len(i.mentions)
+	if s.Owned {
+		if first := slices.IndexFunc(i.mentions, func(m mention) bool { return !m.owned }); first >= 0 {
+			at = first
+		}
+	}
+	i.mentions = slices.Insert(i.mentions, at, mention{s.PID, Clean(s.Comm, longestComm), s.Time, s.Owned})
+	i.mentions = i.mentions[:min(len(i.mentions), mostMentions)]
 }
 
 // tenants reports whether a process, known or not, is to blame for i, an XID.
