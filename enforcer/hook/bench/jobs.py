@@ -516,11 +516,20 @@ def hanging(fault):
         from torch import distributed
 
         model, optimizer, x = parts(torch)
+        groups = [distributed.new_group() for _ in range(2)]
+        sums = torch.zeros(1000, device="cuda")
+
+        def meet(group):
+            distributed.all_reduce(sums, group=group)
+            torch.cuda.synchronize()
 
         def step():
             optimizer.zero_grad()
             loss = model(x).square().mean()
             loss.backward()
+            if fault == "deadlock":
+                for group in reversed(groups) if loop.hung else groups:
+                    meet(group)
             if not (fault == "skip" and loop.hung):
                 for p in model.parameters():
                     distributed.all_reduce(p.grad)
@@ -549,7 +558,70 @@ def hanging(fault):
     return run
 
 
-FAULTS = ("loader", "skip", "unlike", "stop", "die", "kernel")
+def stuck(how):
+    """A program without other ranks, whose work does not end from its hundredth and some step on."""
+
+    def run(loop):
+        import http.server
+        import threading
+        import urllib.request
+
+        import torch
+
+        model, optimizer, x = parts(torch)
+        forever = torch.cuda.CUDAGraph()
+        if how == "graph":
+            y = torch.zeros(1000, device="cuda")
+            trained(torch, model, optimizer, x)
+            torch.cuda.synchronize()
+            with torch.cuda.graph(forever):
+                y.add_(1).tanh_()
+                torch.cuda._sleep(1 << 60)
+        side = torch.cuda.Stream()
+
+        def step():
+            return trained(torch, model, optimizer, x).item()
+
+        def hang():
+            print("hangs", time.monotonic_ns(), flush=True)
+            if how == "graph":
+                forever.replay()
+                torch.cuda.synchronize()
+            elif how == "stream":
+                with torch.cuda.stream(side):
+                    torch.cuda._sleep(1 << 60)
+                side.synchronize()
+            else:
+                torch.cuda._sleep(1 << 60)
+                step()
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                hang() if self.path == "/hang" else step()
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        if how == "server":
+            server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+        for i in range(random.randrange(100, 200)):
+            if how == "server":
+                urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/").read()
+                time.sleep(random.random() / 10)
+            else:
+                step()
+        if how == "server":
+            urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/hang").read()
+        hang()
+
+    return run
+
+
+FAULTS = ("loader", "skip", "unlike", "stop", "die", "kernel", "deadlock")
+STUCK = {f"stuck_{how}": stuck(how) for how in ("eager", "graph", "stream", "server")}
 GANGS = {"ddp": ddp, "fsdp": fsdp, "straggler": straggler, "late_ddp": late(replicated, 2048),
          "late_small": late(replicated, 1024), "late_fsdp": late(sharded, 2048),
          **{f"hang_{fault}": hanging(fault) for fault in FAULTS}}
@@ -575,7 +647,7 @@ def main():
         file = f"{file}.{rank}"
         GANGS[kind](loop, rank, ranks)
     else:
-        globals()[kind](loop)
+        (STUCK.get(kind) or globals()[kind])(loop)
     with open(file + ".new", "w") as out:
         json.dump({"kind": kind, "pid": os.getpid(), "rank": rank, "began": loop.began, "ends": loop.ends}, out)
     os.rename(file + ".new", file)
