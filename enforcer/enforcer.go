@@ -23,6 +23,7 @@ import (
 	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/jobs"
 	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/profile"
 	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/wire"
 )
@@ -87,6 +88,7 @@ type Enforcer struct {
 	stats      atomic.Pointer[wire.EnforcerStats]
 	jobs       jobs.Observer
 	crashes    crash.Recorder
+	profiles   profile.Recorder
 	capacity   atomic.Pointer[map[string]uint64] // bytes that tenants can have of each GPU's memory
 	neighbours neighbours
 	users      atomic.Pointer[map[int]string] // tenants of users
@@ -158,7 +160,10 @@ func New(o Options) (*Enforcer, error) {
 	o.Broker.Observe = func(t broker.Traced) {
 		e.jobs.Observe(t)
 		e.crashes.Observe(t)
+		e.profiles.Observe(t)
 	}
+	e.profiles.Time = func(pid int, every time.Duration) { e.broker.Time(pid, every) }
+	e.profiles.Look = func() { e.broker.ShowTraces() }
 	e.jobs.Procfs, e.jobs.Evidence = e.identities.procfs, e.evidence
 	if !o.Simulated {
 		e.jobs.RAS, e.jobs.Trusted, e.jobs.Log = o.NCCL, o.Trusted, e.log

@@ -1,9 +1,19 @@
 package enforcer
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
 	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/crash"
 	"gpusteward/enforcer/jobs"
+	"gpusteward/enforcer/profile"
 	"gpusteward/internal/wire"
 )
 
@@ -27,6 +37,42 @@ func (e *Enforcer) Crashes(uid uint32) []crash.Head { return e.crashes.Heads(uid
 // Crash returns the JSON of a crash.Record that a user may read, and whether there is one. It
 // reads the disk.
 func (e *Enforcer) Crash(uid uint32, id int) ([]byte, bool, error) { return e.crashes.Record(uid, id) }
+
+// ErrNoProgram is why there is no profile: no such program of the user is under the hook.
+var ErrNoProgram = errors.New("no such program of yours is under the hook")
+
+// Profile observes a program for some time. It is named by its PID, or by its workload if that has one process under
+// the hook. A user may observe his own programs, and root all.
+func (e *Enforcer) Profile(ctx context.Context, uid uint32, pid int, workload string, d time.Duration, spans bool) (profile.Profile, error) {
+	var own []broker.Session
+	for _, s := range e.broker.Sessions() {
+		if (uid == 0 || s.UID == uid) && (s.PID == pid || workload != "" && e.workload(s.PID) == workload) &&
+			!slices.ContainsFunc(own, func(o broker.Session) bool { return o.PID == s.PID }) {
+			own = append(own, s)
+		}
+	}
+	switch len(own) {
+	case 0:
+		return profile.Profile{}, ErrNoProgram
+	case 1:
+	default:
+		var pids []string
+		for _, s := range own {
+			pids = append(pids, strconv.Itoa(s.PID))
+		}
+		return profile.Profile{}, fmt.Errorf("%s has %d processes under the hook: name one of them by its PID: %s", workload, len(own),
+			strings.Join(pids[:min(len(pids), maxPIDs)], ", "))
+	}
+	p, err := e.profiles.Profile(ctx, own[0].PID, d, spans)
+	p.Tenant, p.Workload = own[0].Tenant, e.workload(own[0].PID)
+	if one, failed := e.Host.Process(own[0].PID); failed == nil {
+		p.Comm = one.Comm
+	}
+	return p, err
+}
+
+// maxPIDs is how many processes an error names.
+const maxPIDs = 16
 
 // tellCrashes keeps the crashes since the last look, and logs the new ones.
 func (e *Enforcer) tellCrashes() {

@@ -158,6 +158,16 @@ func (p *page) setSuspended(suspended bool) {
 	}
 }
 
+// setTimed says how often the time of a launch is noted, and wakes the process.
+func (p *page) setTimed(every time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.m != nil {
+		p.m.SetTimed(every)
+		p.m.Ring()
+	}
+}
+
 // heartbeat shows that the broker lives.
 func (p *page) pinged(now time.Duration) {
 	p.mu.Lock()

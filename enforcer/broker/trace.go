@@ -81,6 +81,15 @@ func (b *Broker) ShowTraces() {
 	}
 }
 
+// Time has a process note in its trace how long a launch took on the GPU, about as often as that; 0: never.
+func (b *Broker) Time(pid int, every time.Duration) {
+	for _, s := range b.begun() {
+		if s.facts.PID == pid {
+			s.page.setTimed(every)
+		}
+	}
+}
+
 // traced returns the session with its trace, whose mutex is held.
 func (s *session) traced(ends bool) Traced {
 	one := Traced{Session: s.id, PID: s.facts.PID, UID: s.facts.UID, Since: s.since, Owner: s.owner.name,

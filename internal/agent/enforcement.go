@@ -276,7 +276,7 @@ func (e enforcement) run(ctx context.Context) error {
 		}
 		control := &exporter.Control{Path: e.socket, Actions: suspendActions(now), Done: func() {}, Log: e.log}
 		group.Go(func() error { return control.Run(ctx) })
-		crashes := &exporter.Control{Path: e.crashes, Anyone: true, Reads: crashReads(now), Log: e.log}
+		crashes := &exporter.Control{Path: e.crashes, Anyone: true, Reads: userReads(now), Log: e.log}
 		group.Go(func() error { return crashes.Run(ctx) })
 		return now.Run(ctx)
 	})

@@ -38,7 +38,8 @@ type pageC struct {
 	Session, Heartbeat uint64
 	Bell, Gated        uint32
 	Suspended          uint32
-	_                  [92]byte
+	Timed              uint32
+	_                  [88]byte
 	Slot               [GPUs]slotC
 }
 
@@ -134,8 +135,9 @@ var constants = map[string]int{
 	"GS_EVENT_COPIED": int(EventCopied), "GS_EVENT_ALLOC": int(EventAlloc), "GS_EVENT_FREE": int(EventFree),
 	"GS_EVENT_COLLECTIVE": int(EventCollective), "GS_EVENT_HELD": int(EventHeld),
 	"GS_EVENT_RELEASED": int(EventReleased), "GS_EVENT_BUSY": int(EventBusy),
-	"GS_EVENT_COLLECTED": int(EventCollected),
-	"GS_WAIT_STREAM":     int(WaitStream), "GS_WAIT_EVENT": int(WaitEvent), "GS_WAIT_CONTEXT": int(WaitContext),
+	"GS_EVENT_COLLECTED": int(EventCollected), "GS_EVENT_TIMED": int(EventTimed),
+	"GS_EVENT_TOOK":  int(EventTook),
+	"GS_WAIT_STREAM": int(WaitStream), "GS_WAIT_EVENT": int(WaitEvent), "GS_WAIT_CONTEXT": int(WaitContext),
 	"GS_WAIT_QUEUE": int(WaitQueue),
 	"GS_ALL_REDUCE": int(AllReduce), "GS_BROADCAST": int(Broadcast), "GS_REDUCE": int(Reduce),
 	"GS_ALL_GATHER": int(AllGather), "GS_REDUCE_SCATTER": int(ReduceScatter), "GS_ALL_TO_ALL": int(AllToAll),

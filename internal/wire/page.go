@@ -3,6 +3,7 @@ package wire
 import (
 	"math"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -52,6 +53,7 @@ const (
 	pageBell      = 24
 	pageGated     = 28
 	pageSuspended = 32
+	pageTimed     = 36
 	pageSlots     = 128
 	slotSize      = 128
 	slotFlags     = 4
@@ -106,6 +108,12 @@ func (p Page) SetSuspended(suspended bool) {
 
 // Suspended returns what SetSuspended wrote.
 func (p Page) Suspended() bool { return atomic.LoadUint32(p.word(pageSuspended)) != 0 }
+
+// SetTimed says how often, about, the GPU time of a launch is noted in the trace; 0: never. The process reads it after
+// the next Ring at the latest. Since 3.12.
+func (p Page) SetTimed(every time.Duration) {
+	atomic.StoreUint32(p.word(pageTimed), uint32(min(every.Microseconds(), math.MaxUint32)))
+}
 
 // SetTurn writes the scheduler's part of a slot, and whether the page is gated.
 // The process reads it after the next Ring at the latest.

@@ -44,6 +44,8 @@ const (
 	EventReleased                        // ... and lets it go
 	EventBusy                            // by sampling: µs with work on the GPU since the last such event
 	EventCollected                       // a collective ended on the GPU; µs that it took there
+	EventTimed                           // since 3.12: a launch ended on the GPU that was timed; hash as of EventLaunch or EventGraph
+	EventTook                            // since 3.12: how long it took there, noted next by the same thread; units of 10 ns
 	eventEnd
 )
 

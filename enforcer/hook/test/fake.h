@@ -276,6 +276,7 @@ static inline void fake_launch(uintptr_t stream, bool per_thread, void *graph)
 	struct gs_launch l;
 
 	gs_gate_enter(&l, (CUstream)stream, per_thread, graph);
+	l.what = graph ? graph : &fake_page;
 	AWAIT(!atomic_load(&fake_hold));
 	atomic_fetch_add(&of((CUstream)(stream || !per_thread ? stream : 2))->put, 1);
 	gs_gate_leave(&l, 0);

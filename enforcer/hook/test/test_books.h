@@ -78,7 +78,7 @@ void gs_client_start(void) { gs_gpus.count = 1; }
 void gs_helper_start(void) { }
 void gs_gate_slow(struct gs_launch *l) { l->entry = NULL; l->crowd = NULL; l->seq = 0; }
 void gs_gate_left(struct gs_launch *l, CUresult r) { (void)l, (void)r; }
-_Atomic unsigned gs_captures, gs_deep;
+_Atomic unsigned gs_captures, gs_deep, gs_tickets;
 _Atomic uint64_t gs_credits;
 bool gs_copy_slow(struct gs_copy *c, CUstream s) { (void)s; c->thread = NULL; return false; }
 void gs_copy_wait(struct gs_copy *c, enum gs_way way) { (void)c, (void)way; }

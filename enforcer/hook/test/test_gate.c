@@ -486,6 +486,69 @@ static void graphs_in_open_are_bounded(void)
 	CHECK(gs_passed <= 9);
 }
 
+/* The number of timed launches in a trace; all are of this one, and took so many units of 10 ns. */
+static unsigned timed(struct gs_trace *t, const void *what, uint32_t took)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < 64; i++)
+		if ((t->event[i].what & 0xff) == GS_EVENT_TIMED) {
+			CHECK(t->event[i].id == gs_note_id(what) && (t->event[i + 1].what & 0xff) == GS_EVENT_TOOK);
+			CHECK(t->event[i + 1].id <= took && t->event[i + 1].id + 20000 >= took); /* 200 us of waits for it at most */
+			n++;
+		}
+	return n;
+}
+
+/* Of launches at an open gate, in a turn and on credit, the one with the ticket is between two markers. */
+static void a_launch_with_the_ticket_is_timed(void)
+{
+	struct gs_trace *t = calloc(1, sizeof *t);
+
+	gs_trace_begin(t);
+	fake_elapsed_ms = 5;
+	fake_instant = true;
+	atomic_fetch_add(&gs_captures, 1); /* the helper records no markers of its own */
+	launch_many(10, 3, NULL);
+	CHECK(!fake[10].records);
+	gs_tickets = 3;
+	launch_many(10, 2, NULL);
+	CHECK(!fake[10].records && gs_tickets == 1);
+	launch_many(10, 2, NULL);
+	CHECK(fake[10].records == 2 && !gs_tickets);
+	fake_reap();
+	CHECK(timed(t, &fake_page, 500000) == 1);
+	gs_trace_begin(t = calloc(1, sizeof *t));
+	gs_tickets = 1;
+	launch_many(10, 1, (void *)0x1000);
+	fake_reap();
+	CHECK(timed(t, (void *)0x1000, 500000) == 1);
+	fake_mode(0, GS_RUN, 1, 0);
+	launch_many(10, 2, NULL);
+	set_cost(10, 1000);
+	launch_many(10, 1, NULL);
+	CHECK(gs_self->spare == 64);
+	gs_tickets = 1;
+	launch_many(10, 2, NULL);
+	CHECK(gs_self->spare == 63 && !gs_tickets);
+	gs_trace_begin(NULL);
+}
+
+/* The helper gives out tickets as long as the page says how often. */
+static void tickets_come_now_and_then(void)
+{
+	__atomic_store_n(&fake_page->timed, 2000, __ATOMIC_RELAXED);
+	gs_bell_ring(fake_page);
+	for (int i = 0; i < 3; i++) {
+		AWAIT(gs_tickets > 0 && gs_tickets <= 32);
+		gs_tickets = 0;
+	}
+	AWAIT(gs_tickets);
+	__atomic_store_n(&fake_page->timed, 0, __ATOMIC_RELAXED);
+	gs_bell_ring(fake_page);
+	AWAIT(!gs_tickets);
+}
+
 /* One launch waits for work that does not get on, and those after it do not: the program comes to the wait in which
  * everybody sees that it is stuck. */
 static void launches_behind_endless_work_pass_an_open_gate(void)
@@ -1437,6 +1500,8 @@ int main(int argc, char **argv)
 		TEST(graphs_in_open_are_bounded),
 		TEST(graphs_in_open_go_by_on_credit),
 		TEST(launches_behind_endless_work_pass_an_open_gate),
+		TEST(a_launch_with_the_ticket_is_timed),
+		TEST(tickets_come_now_and_then),
 		TEST(kernels_in_open_are_bounded_after_a_deep_queue),
 		TEST(launches_keep_the_pages_pace),
 		TEST(the_line_moves_by_the_cost),

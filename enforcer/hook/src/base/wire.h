@@ -8,7 +8,7 @@
 
 #define GS_MAGIC 0x57535047u /* "GPSW" */
 #define GS_MAJOR 3
-#define GS_MINOR 11
+#define GS_MINOR 12
 #define GS_FRAME_MAX 4096 /* bytes, header and payload */
 #define GS_GPUS 16        /* most GPUs of one session */
 
@@ -208,6 +208,9 @@ enum gs_event_kind {
 	GS_EVENT_RELEASED,   /* and lets it go */
 	GS_EVENT_BUSY,       /* by looks: the GPU had work for so many us since the last such event */
 	GS_EVENT_COLLECTED,  /* the GPU is done with a collective; us that it took there; gpu as above */
+	GS_EVENT_TIMED,      /* since 3.12; the GPU is done with a launch that was timed; hash as of LAUNCH or GRAPH. Next
+	                      * the same thread notes */
+	GS_EVENT_TOOK,       /* how long that took there; units of 10 ns */
 };
 
 enum gs_waited_for { GS_WAIT_STREAM, GS_WAIT_EVENT, GS_WAIT_CONTEXT, GS_WAIT_QUEUE /* a launch, for room */ };
@@ -307,7 +310,8 @@ struct gs_page {
 	uint32_t bell;
 	uint32_t gated; /* 0: every slot is OPEN */
 	uint32_t suspended; /* since 3.6; not 0: the driver takes the process's GPU state, or has it */
-	uint8_t reserved[92];
+	uint32_t timed; /* since 3.12; us, about, from one launch whose GPU time is noted to the next; 0: none is */
+	uint8_t reserved[88];
 	struct gs_slot slot[GS_GPUS];
 };
 

@@ -80,10 +80,12 @@ static void grant_graphs(struct gs_thread *t, const struct gs_stream *e, const s
 
 /* A launch goes on and is to be marked. A graph that is to be measured must not
  * share its marker with earlier launches. */
-static void count(struct gs_stream *e, struct gs_launch *l, uint64_t now)
+static void count(struct gs_stream *e, struct gs_launch *l, bool timed, uint64_t now)
 {
 	gs_marker_hosted(e, l->stream, now);
-	if (l->graph && e->now.launches && gs_marker_alone(e->gpu, l->graph))
+	if (timed && gs_marker_before(e, l->stream, now))
+		l->timed_ns = gs_now();
+	else if (l->graph && e->now.launches && gs_marker_alone(e->gpu, l->graph))
 		gs_marker_record(e, l->stream, now);
 	l->cost = gs_marker_cost(e, l->graph, GRAPH_NS);
 	l->entry = e;
@@ -136,9 +138,19 @@ static void wait_line(struct gs_gpu *g, struct gs_page *page, uint32_t bell)
 		gs_bell_wait(page, bell, at - now);
 }
 
+/* Returns whether the launch has the ticket: it is to be timed. */
+static bool ticket(void)
+{
+	unsigned n = atomic_load_explicit(&gs_tickets, memory_order_relaxed);
+
+	while (n && !atomic_compare_exchange_weak(&gs_tickets, &n, n - 1))
+		;
+	return n == 1;
+}
+
 /* Decides by the page whether the launch may be made now. passes: it has waited long enough. */
 static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_launch *l, const struct gs_slot *slot,
-			  bool passes)
+			  bool passes, bool timed)
 {
 	struct gs_gpu *g = e->gpu;
 	uint32_t mode = __atomic_load_n(&slot->mode, __ATOMIC_ACQUIRE);
@@ -147,7 +159,7 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 		atomic_store(&e->opened, true);
 	uint32_t pace = __atomic_load_n(&slot->pace_permille, __ATOMIC_RELAXED);
 	if (mode == GS_KILL || lost(e) ||
-	    (mode == GS_OPEN && !pace && !l->graph && !atomic_load_explicit(&gs_deep, memory_order_relaxed)))
+	    (mode == GS_OPEN && !pace && !l->graph && !timed && !atomic_load_explicit(&gs_deep, memory_order_relaxed)))
 		return PASS;
 	uint64_t now = gs_now();
 	if (mode == GS_PAUSE && !passes && now >= atomic_load(&gs_passing))
@@ -178,7 +190,7 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 		if (v == QUEUED)
 			bounded(e, now);
 		if (v == PASS) {
-			count(e, l, now);
+			count(e, l, timed, now);
 			if (pace)
 				line_up(g, l->cost, pace, now);
 			if (passes || mode == GS_PAUSE)
@@ -336,16 +348,19 @@ void gs_gate_slow(struct gs_launch *l)
 	l->entry = NULL;
 	l->crowd = NULL;
 	l->seq = 0;
+	l->timed_ns = 0;
+	l->what = NULL;
 	gs_launch_over(t);
 	struct gs_stream *e = stream_of(t, l->stream);
 	if (!e || (atomic_load(&gs_captures) && gs_stream_captures(l->stream)))
 		return;
+	bool timed = ticket();
 	for (;;) {
 		struct gs_page *page = atomic_load(&gs_page);
 		uint32_t bell = __atomic_load_n(&page->bell, __ATOMIC_ACQUIRE);
 		uint64_t credits = atomic_load(&gs_credits);
 		inside(t, l, e->gpu);
-		enum verdict v = admit(t, e, l, &page->slot[gs_gpu_index(e->gpu)], passes);
+		enum verdict v = admit(t, e, l, &page->slot[gs_gpu_index(e->gpu)], passes, timed);
 		if (v == PASS) {
 			if (t) {
 				if (!l->entry)

@@ -32,11 +32,13 @@ static inline void gs_gate_enter(struct gs_launch *l, CUstream stream, bool per_
 		atomic_signal_fence(memory_order_seq_cst);
 		struct gs_page *page = atomic_load_explicit(&gs_page, memory_order_acquire);
 		bool free = !(__atomic_load_n(&page->gated, __ATOMIC_RELAXED) |
-			      atomic_load_explicit(&gs_deep, memory_order_relaxed));
+			      atomic_load_explicit(&gs_deep, memory_order_relaxed) |
+			      atomic_load_explicit(&gs_tickets, memory_order_relaxed));
 		if (unlikely(graph)) {
 			free = free && t->graphs;
 			t->graphs -= free;
 		} else if (unlikely(!free) && t->spare && t->page == page &&
+			   !atomic_load_explicit(&gs_tickets, memory_order_relaxed) &&
 			   t->bell == __atomic_load_n(&page->bell, __ATOMIC_RELAXED) &&
 			   t->credits == atomic_load_explicit(&gs_credits, memory_order_relaxed)) {
 			t->spare--;

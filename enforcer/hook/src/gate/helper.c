@@ -25,6 +25,8 @@
 #include "trace/trace.h"
 
 #define EXIT_NS 100000000
+#define LEAST_NS 200000 /* launches are not timed more often */
+#define BEFORE 32       /* so many launches, at most, are counted until one is */
 #define STACK (256 << 10)
 
 static _Atomic bool running, stopping;
@@ -41,6 +43,30 @@ static bool alone(void)
 
 	return GS_SYS(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", &c, 1) == -ENOENT &&
 	       !GS_SYS(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &threads, 0) && threads.st_nlink == 2 + 2;
+}
+
+/* Has a launch timed now and then, as often as the page says. Returns how long to wait for the next time. A random
+ * number of launches goes before it, because those of a step come in the same order again and again. */
+static uint64_t time_launches(const struct gs_page *page, uint64_t now)
+{
+	static uint64_t next;
+	static uint32_t random = 1;
+	uint64_t each = __atomic_load_n(&page->timed, __ATOMIC_RELAXED) * 1000ull;
+
+	if (!each) {
+		atomic_store(&gs_tickets, 0);
+		return GS_NEVER;
+	}
+	each = each > LEAST_NS ? each : LEAST_NS;
+	if (next > now + 2 * each)
+		next = now;
+	if (now >= next) {
+		random = random * 1664525 + 1013904223;
+		if (!atomic_load(&gs_tickets))
+			atomic_store(&gs_tickets, 1 + (random >> 16) % BEFORE);
+		next = now + each / 2 + (random >> 8) % each;
+	}
+	return next - now;
 }
 
 static void *run(void *unused)
@@ -79,6 +105,8 @@ static void *run(void *unused)
 		}
 		seen = page;
 		seen_bell = bell;
+		uint64_t next = suspended ? GS_NEVER : time_launches(page, now);
+		wait = wait < next ? wait : next;
 		wait = wait < again ? wait : again;
 		wait = wait < GS_LAZY_NS ? wait : GS_LAZY_NS;
 		atomic_store(&gs_helper_wake, gs_now() + wait);

@@ -10,6 +10,7 @@
 #include "session/local.h"
 #include "streams/bound.h"
 #include "trace/crash.h"
+#include "trace/trace.h"
 
 #define MARKER_NS 400000     /* of work that a marker covers, about, */
 #define MARKER_PART 8        /* or this part of what may be queued */
@@ -324,6 +325,40 @@ static void pace(struct gs_gpu *g, const struct gs_marker *m, uint64_t at)
 	g->paced_ns = at;
 }
 
+bool gs_marker_before(struct gs_stream *e, CUstream stream, uint64_t now)
+{
+	gs_marker_look(e);
+	if (e->stray || !e->context || e->refusals || e->pending > GS_MARKERS / 2)
+		return false;
+	gs_marker_add(e, e->context, NULL, 0, 0, now);
+	e->now.uneven = true;
+	return gs_marker_record(e, stream, now);
+}
+
+/* A GPU that has passed the marker before by now had nothing to do until the launch came. */
+void gs_marker_time(struct gs_stream *e, uint32_t id, uint64_t since, uint64_t now)
+{
+	if (!e->pending || e->now.launches != 1)
+		return;
+	e->now.timed = id;
+	if (gs_real.cuEventQuery(ring_at(e, e->pending - 1)->event) == CUDA_SUCCESS)
+		e->now.idle_ns = now - since < GS_GAP ? (uint32_t)(now - since) : GS_GAP;
+}
+
+/* Notes how long the launch took, by the GPU's clock. */
+static void tell_time(const struct gs_stream *e, const struct gs_marker *m)
+{
+	struct gs_trace *t = atomic_load(&gs_trace);
+	float ms;
+
+	if (!t || !e->passed.event || e->passed.context != m->context ||
+	    gs_real.cuEventElapsedTime(&ms, e->passed.event, m->event) || ms < 0)
+		return;
+	uint64_t ns = (uint64_t)((double)ms * 1e6);
+	gs_trace_put(t, GS_EVENT_TIMED, gs_gpu_index(e->gpu), m->timed);
+	gs_trace_put(t, GS_EVENT_TOOK, gs_gpu_index(e->gpu), gs_note_units(ns > m->idle_ns ? ns - m->idle_ns : 0, 10));
+}
+
 /* The stream's work up to m took so long. sure: that is its cost. */
 static void account(struct gs_stream *e, const struct gs_marker *m, uint64_t at, uint64_t took, bool sure)
 {
@@ -372,6 +407,8 @@ static void reap(struct gs_stream *e)
 		/* If it was not looked at for long, it may have passed at any time since. So may the one
 		 * before it, of which only the GPU's clock tells more if one look saw both. */
 		bool soon = now - before <= 2 * GS_GAP || now - before <= (at - m->first_ns) / 4;
+		if (m->timed)
+			tell_time(e, m);
 		account(e, m, at, end - from, at < now || (soon && (end > now || e->passed_ns <= before)));
 		event_give(e->stray ? m : &e->passed);
 		e->passed = *m;

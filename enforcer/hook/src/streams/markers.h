@@ -45,6 +45,11 @@ uint64_t gs_marker_cost(struct gs_stream *e, void *graph, uint64_t unknown);
 bool gs_marker_alone(struct gs_gpu *g, void *graph); /* the graph is to be measured by itself this time */
 uint64_t gs_marker_learnt(struct gs_gpu *g, void *graph); /* its cost, ns; 0: it is not known, or is to be measured again */
 
+/* The next launch is to be timed: a marker before it. Returns whether that was recorded. */
+bool gs_marker_before(struct gs_stream *e, CUstream stream, uint64_t now);
+/* The launch was made, alone behind that marker, which was recorded then. */
+void gs_marker_time(struct gs_stream *e, uint32_t id, uint64_t since, uint64_t now);
+
 void gs_gate_graph_forget(void *exec); /* it is destroyed; without the lock */
 
 #endif

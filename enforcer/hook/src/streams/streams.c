@@ -8,6 +8,7 @@
 #include "base/devices.h"
 #include "base/driver.h"
 #include "streams/markers.h"
+#include "trace/trace.h"
 
 static struct gs_context contexts[GS_CONTEXTS];
 static _Atomic unsigned contexts_known, contexts_used; /* used: no context's place lies beyond */
@@ -362,7 +363,10 @@ static void mark(const struct gs_launch *l, CUresult r, bool can)
 	if (!r && c && (e->stray || e->stream == l->stream)) {
 		uint64_t now = gs_now();
 		gs_marker_add(e, c, l->graph, 1, l->cost, now);
-		if (can && gs_marker_due(e)) {
+		bool timed = l->timed_ns && l->what && can;
+		if (timed)
+			gs_marker_time(e, gs_note_id(l->what), l->timed_ns, now);
+		if (can && (timed || gs_marker_due(e))) {
 			gs_marker_look(e);
 			gs_marker_record(e, l->stream, now);
 		}

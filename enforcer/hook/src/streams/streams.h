@@ -33,6 +33,8 @@ struct gs_launch {
 	void *graph;
 	uint64_t cost; /* estimated, ns of the GPU */
 	uint64_t seq;  /* the thread's, which this made odd; 0: it did not */
+	uint64_t timed_ns; /* its time is to be noted, and a marker before it was recorded then; 0: no */
+	const void *what;  /* function or graph; set after enter */
 };
 
 /* The last launch of this thread that the slow path let go on, until it is left. */

@@ -19,6 +19,7 @@
 extern _Atomic uint64_t gs_generation; /* of streams and contexts: see streams.c */
 extern _Atomic unsigned gs_captures;   /* that may be under way, on any stream */
 extern _Atomic unsigned gs_deep;       /* GPUs with so much work queued in OPEN that launches have to look */
+extern _Atomic unsigned gs_tickets;    /* launches until one is timed; 0: none is to be */
 extern _Atomic uint64_t gs_credits;    /* changes when threads have to look again though the page did not */
 extern _Atomic uint64_t gs_errors, gs_passed;
 extern bool gs_fences; /* no membarrier: every launch takes the slow path, which has a fence */
@@ -45,6 +46,8 @@ struct gs_marker {
 	bool hosts;          /* a host function comes before it: the GPU may have nothing to do until that ends */
 	uint64_t awaited_ns; /* when a launch passed last because this had made no progress; 0: none did */
 	void *graph;         /* all launches are of this one; NULL: kernels */
+	uint32_t timed;      /* the one launch, whose time is noted, as gs_note_id names it; 0: it is not */
+	uint32_t idle_ns;    /* of that time, which the GPU waited for the launch */
 };
 
 struct gs_stream {

@@ -1,0 +1,56 @@
+package enforcer_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gpusteward/enforcer/profile"
+	"gpusteward/exporter"
+	"gpusteward/internal/fixture"
+)
+
+// TestALiveProgramIsProfiled compares what the hook timed with how long the simulated GPU takes for a kernel, for programs
+// that queue ahead, that wait for each kernel, and that launch graphs.
+func TestALiveProgramIsProfiled(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, 1, 0, "open", "    - {name: a, select: [{executables: [\"*/a\"]}]}\n", "all")
+	ask := func(pid int, rest string) ([]byte, error) {
+		return exporter.AskCrashes(t.Context(), filepath.Join(a.dir, "run"), fmt.Sprintf("/profile?pid=%d&%s", pid, rest))
+	}
+	_, err := ask(1, "seconds=1")
+	fixture.Fails(t, err, "no such program of yours is under the hook", "a profile of no session")
+	for _, seconds := range []string{"", "0.9", "61", "NaN"} {
+		_, err = ask(1, "seconds="+seconds)
+		fixture.Fails(t, err, "is not from 1 to 60", "a profile of that length")
+	}
+	for _, c := range []struct {
+		args  string
+		took  float64 // s
+		graph bool
+		has   []string // kinds of spans
+	}{
+		{"--kernel-us=300 --sync-every=50", 300e-6, false, []string{profile.SpanLaunch, profile.SpanKernel, profile.SpanWait, profile.SpanBusy}},
+		{"--kernel-us=300 --sync-every=1", 300e-6, false, []string{profile.SpanKernel}},
+		{"--launch=graph --graph-us=2000 --sync-every=5", 2e-3, true, []string{profile.SpanKernel}},
+	} {
+		w := a.run("a", "load", append(strings.Fields(c.args), "--seconds=60")...)
+		goes(t, w)
+		var p profile.Profile
+		fixture.Must(t, json.Unmarshal(fixture.Value(ask(w.Cmd.Process.Pid, "seconds=1&spans=1"))(t), &p))
+		fixture.Need(t, len(p.Kernels), 1, "%s: kernels", c.args)
+		k := p.Kernels[0]
+		fixture.AtLeast(t, k.Samples, 10, "%s: timed launches", c.args)
+		fixture.AtMost(t, math.Abs(k.Mean/c.took-1), 0.1, "%s: %+v: the error of its time", c.args, k)
+		fixture.AtLeast(t, k.P99, 0.99*k.Mean, "%s: %+v: its P99", c.args, k)
+		fixture.If(t, k.Graph != c.graph || !c.graph && k.Name != "spin" || k.Launches != p.Launches || k.Share != 1 || p.Tenant != "a" ||
+			p.Comm != "a", "%s: %+v", c.args, p)
+		for _, kind := range c.has {
+			fixture.If(t, !strings.Contains(fmt.Sprint(p.Spans), "{"+kind+" "), "%s: no span %s", c.args, kind)
+		}
+		fixture.Must(t, w.Cmd.Process.Kill())
+	}
+}
