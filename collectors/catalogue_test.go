@@ -24,8 +24,7 @@ func TestCatalogue(t *testing.T) {
 	for _, m := range collectors.Metrics() {
 		fixture.Equal(t, seen[m.Name], false, "%s is declared twice", m)
 		seen[m.Name] = true
-		fixture.If(t, !name.MatchString(m.Name),
-			"%s: a name consists of nvgpu_ or gpusteward_ and lower-case words", m)
+		fixture.If(t, !name.MatchString(m.Name), "%s: a name consists of nvgpu_ or gpusteward_ and lower-case words", m)
 		fixture.Equal(t, m.Type == collectors.CounterType, strings.HasSuffix(m.Name, "_total"),
 			"%s is a %v: counters, and only counters, end in _total", m, m.Type)
 		fixture.If(t, !strings.HasSuffix(m.Help, ".") || len(strings.Fields(m.Help)) < 5,

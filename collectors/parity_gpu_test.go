@@ -148,8 +148,7 @@ while time.time() < end:
 // load runs matmul during the test, for at most 25 seconds.
 func load(t *testing.T) {
 	t.Helper()
-	out, err := exec.Command("python3", "-c",
-		"import torch; assert torch.cuda.is_available()").CombinedOutput()
+	out, err := exec.Command("python3", "-c", "import torch; assert torch.cuda.is_available()").CombinedOutput()
 	fixture.Stop(t, err != nil, "the load needs python3 with torch: %v: %s", err, out)
 	ctx, cancel := context.WithCancel(context.Background())
 	c := exec.CommandContext(ctx, "python3", "-c", matmul)

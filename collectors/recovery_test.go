@@ -60,8 +60,7 @@ func TestAddedOrRemovedGPUCausesNoGap(t *testing.T) {
 					case s.Metric == collectors.Up && s.Labels[0] != "2" || s.Metric == collectors.DriverUp:
 						fixture.Stop(t, s.Value == 0, "%v%v = 0 while the driver was reopened", s.Metric, s.Labels)
 					case s.Metric == activity.BusySeconds && s.Labels[0] == "0" && s.Labels[2] == "gpu":
-						fixture.Stop(t, s.Value < busy,
-							"%v%v fell from %v to %v", s.Metric, s.Labels, busy, s.Value)
+						fixture.Stop(t, s.Value < busy, "%v%v fell from %v to %v", s.Metric, s.Labels, busy, s.Value)
 						busy = s.Value
 					}
 				})

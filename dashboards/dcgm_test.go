@@ -72,7 +72,6 @@ func TestQueriesFromDCGM(t *testing.T) {
 	}
 	fixture.AtLeast(t, shown, 6, "… panels fall back to dcgm-exporter")
 	for _, expr := range []string{"DCGM_FI_DEV_GPU_TEMP", `{job="gpusteward",__name__!~"DCGM_FI_PROF_.*"}`} {
-		fixture.AtMost(t, len(fixture.Value(s.ask(ctx, asked{expr: expr, instant: true}, chosen))(t)), 0,
-			"%s", expr)
+		fixture.AtMost(t, len(fixture.Value(s.ask(ctx, asked{expr: expr, instant: true}, chosen))(t)), 0, "%s", expr)
 	}
 }

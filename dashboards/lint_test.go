@@ -238,8 +238,7 @@ func lintExpr(t *testing.T, a asked) {
 		if strings.HasPrefix(a.place, "variable ") {
 			continue
 		}
-		fixture.If(t, !strings.HasPrefix(s[2], string(jobs)),
-			"%v: %s does not select the chosen cluster and job", a, m)
+		fixture.If(t, !strings.HasPrefix(s[2], string(jobs)), "%v: %s does not select the chosen cluster and job", a, m)
 	}
 	for _, g := range grouping.FindAllStringSubmatch(a.expr, -1) {
 		for l := range strings.SplitSeq(g[1], ", ") {

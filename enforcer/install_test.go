@@ -94,8 +94,7 @@ func TestInstallSaysWhatIsWrong(t *testing.T) {
 	defer func() { _ = unix.Unmount(readOnly, unix.MNT_DETACH) }()
 	for _, dir := range []string{readOnly, readOnly + "/lib"} {
 		err := Install(InstallOptions{Dir: dir, Library: library})
-		fixture.If(t, err == nil ||
-			!strings.Contains(err.Error(), "read-only file system: it is mounted read-only") ||
+		fixture.If(t, err == nil || !strings.Contains(err.Error(), "read-only file system: it is mounted read-only") ||
 			!strings.Contains(err.Error(), readOnly), "%v", err)
 	}
 }

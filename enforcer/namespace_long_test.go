@@ -114,8 +114,7 @@ func (g *governed) untouched(w *worker) {
 	g.t.Helper()
 	for range 10 {
 		for _, row := range g.audited().Workloads {
-			fixture.Stop(g.t, row.Tenant == w.Name && (row.Unhooked > 0 || len(row.Violations) > 0),
-				"found %+v", row)
+			fixture.Stop(g.t, row.Tenant == w.Name && (row.Unhooked > 0 || len(row.Violations) > 0), "found %+v", row)
 		}
 	}
 	if told := g.told(w.Name); told != nil || !g.moves(w) {

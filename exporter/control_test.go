@@ -56,8 +56,7 @@ func TestOrdersAreCarriedOutAndLogged(t *testing.T) {
 		t.Errorf("resume: %v, want the action's own error", err)
 	}
 	said, err := Order(t.Context(), filepath.Join(dir, ControlSocket), "ack", url.Values{"check": {"gpu_lost"}, "entity": {"gpu=3,workload=a & b"}})
-	want := fmt.Sprintf("gpu_lost of gpu=3,workload=a & b cleared by uid %d, pid %d", os.Geteuid(),
-		os.Getpid())
+	want := fmt.Sprintf("gpu_lost of gpu=3,workload=a & b cleared by uid %d, pid %d", os.Geteuid(), os.Getpid())
 	fixture.If(t, err != nil || said != want, "ack: %q, %v; want %q", said, err, want)
 	for _, want := range []string{"action=drain", "pid=", "uid=0", "action=resume", `err="gpu 2 hangs in a call"`,
 		"action=ack", "check=gpu_lost", `entity="gpu=3,workload=a & b"`} {

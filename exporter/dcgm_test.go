@@ -188,8 +188,7 @@ func TestDCGMLeavesOutUnknownValues(t *testing.T) {
 func TestDCGMNamesAreThoseOfDCGM(t *testing.T) {
 	var s samples
 	s.h100("0")
-	body := dcgmBody(t, s, "Accept",
-		"application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+	body := dcgmBody(t, s, "Accept", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
 	fixture.If(t, strings.Contains(body, "_total") ||
 		strings.Contains(body, "# EOF"), "counters are called otherwise by whoever accepts OpenMetrics")
 }

@@ -178,8 +178,7 @@ func TestChosenNames(t *testing.T) {
 				left = strings.Replace(left, one, "", 1)
 				found++
 			}
-			fixture.If(t, left != "" || found < 15,
-				"%d names of %s as %s do not choose %q", found, path, format, left)
+			fixture.If(t, left != "" || found < 15, "%d names of %s as %s do not choose %q", found, path, format, left)
 			if none := request(s, http.MethodGet, path+"?name[]=none", "Accept",
 				string(format)).Body.String(); none != end {
 				t.Errorf("a name that is not there chooses %q of %s as %s", none, path, format)

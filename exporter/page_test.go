@@ -101,8 +101,7 @@ func TestPageFilesAreKept(t *testing.T) {
 				r := fixture.Value(gzip.NewReader(w.Body))(t)
 				body = fixture.Value(io.ReadAll(r))(t)
 			}
-			fixture.If(t, !bytes.Equal(body, plain.Body.Bytes()) || len(body) == 0,
-				"%s as %s differs", path, encoding)
+			fixture.If(t, !bytes.Equal(body, plain.Body.Bytes()) || len(body) == 0, "%s as %s differs", path, encoding)
 			tag := w.Header().Get("ETag")
 			fixture.If(t, tags[tag] || tag == "", "%s as %s has the tag %q of another", path, encoding, tag)
 			tags[tag] = true
@@ -152,8 +151,7 @@ func TestVendoredFiles(t *testing.T) {
 		sums[name] = sum
 	}
 	files, err := fs.ReadDir(os.DirFS("page"), "vendor")
-	fixture.If(t, err != nil || len(files) != len(sums)+1,
-		"%d files, %d sums, error %v", len(files), len(sums), err)
+	fixture.If(t, err != nil || len(files) != len(sums)+1, "%d files, %d sums, error %v", len(files), len(sums), err)
 	for _, f := range files {
 		content := fixture.Value(os.ReadFile("page/vendor/" + f.Name()))(t)
 		if sum := sha256.Sum256(content); f.Name() != "SHA256SUMS" && sums[f.Name()] != hex.EncodeToString(sum[:]) {

@@ -143,8 +143,7 @@ func TestNodePersistenceDoesNotHideOtherDrift(t *testing.T) {
 	for gpu, want := range map[string]string{"": "persistence off on", "0": "ecc off on"} {
 		for _, x := range s.Of(ConfigDrift) {
 			text := x.Labels[2] + " " + x.Labels[3] + " " + x.Labels[4]
-			fixture.If(t, x.Labels[0] == gpu &&
-				(x.Value == 1) != (text == want), "GPU %q: %s: %v", gpu, text, x.Value)
+			fixture.If(t, x.Labels[0] == gpu && (x.Value == 1) != (text == want), "GPU %q: %s: %v", gpu, text, x.Value)
 		}
 	}
 }

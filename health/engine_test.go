@@ -498,7 +498,6 @@ func TestAnsweringGPUs(t *testing.T) {
 			got := outlived(s, collectors.Sample{Metric: m, Labels: labels})
 			fixture.If(t, got == (stays || want[1]), "%q: %s is outlived: %v", ups, m, got)
 		}
-		fixture.If(t, outlived(s, collectors.Sample{Metric: DevicesAway}),
-			"%q: what is the node's is outlived", ups)
+		fixture.If(t, outlived(s, collectors.Sample{Metric: DevicesAway}), "%q: what is the node's is outlived", ups)
 	}
 }

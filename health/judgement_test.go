@@ -139,8 +139,7 @@ func TestReportsAreSafeToPrint(t *testing.T) {
 			"%s is not safe to print: %q", format, text)
 		fixture.Equal(t, format == "npd" && strings.Count(text, "\n") != 1, false, "npd has not one line: %q", text)
 	}
-	fixture.If(t, j.Findings[0].Message != f.Message || j.Notes[0] != hostileName,
-		"the judgement itself was changed")
+	fixture.If(t, j.Findings[0].Message != f.Message || j.Notes[0] != hostileName, "the judgement itself was changed")
 }
 
 // node-problem-detector cuts at 80 bytes. A text of at most 80 characters stays

@@ -114,8 +114,7 @@ func TestAckOfAnAbsentEntityNamesThePresent(t *testing.T) {
 		{both, "found", "; acknowledge one of lost gpu=0, lost gpu=1"},
 	} {
 		_, err := c.w.engine.Ack(c.check, incident.Entity{GPU: "7"}, c.w.now)
-		fixture.If(t, err == nil ||
-			!strings.HasSuffix(err.Error(), c.want), "%s: %v, want %q", c.check, err, c.want)
+		fixture.If(t, err == nil || !strings.HasSuffix(err.Error(), c.want), "%s: %v, want %q", c.check, err, c.want)
 	}
 }
 

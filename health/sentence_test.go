@@ -143,8 +143,7 @@ func TestSentences(t *testing.T) {
 	for _, c := range Checks() {
 		for i, l := range c.Levels {
 			detail, about := c.Detailed(l), fmt.Sprintf("%s, level %d", c.ID, i)
-			fixture.If(t, detail == "" || c.Advised(l) == "",
-				"%s: it has no sentence, or says nothing to do", about)
+			fixture.If(t, detail == "" || c.Advised(l) == "", "%s: it has no sentence, or says nothing to do", about)
 			fixture.If(t, bare.MatchString(detail),
 				"%s: what is counted has no singular, or no unit for people: %q", about, detail)
 			fixture.If(t, len(l.When.Signal.Labels()) > 0 && !strings.Contains(detail, "{entity}"),
@@ -407,8 +406,7 @@ func TestActionOfAFault(t *testing.T) {
 		for _, f := range w.engine.Findings() {
 			got[f.Check] = f.Message + " " + f.Action
 		}
-		fixture.If(t, !maps.Equal(got, c.want),
-			"a margin of %g, XIDs %v: %v, want %v", c.margin, c.xids, got, c.want)
+		fixture.If(t, !maps.Equal(got, c.want), "a margin of %g, XIDs %v: %v, want %v", c.margin, c.xids, got, c.want)
 	}
 }
 

@@ -129,8 +129,7 @@ func TestLongWindows(t *testing.T) {
 			fixture.Stop(t, worst != c.severity, "%s: %v after %v, want %v", c.check, worst, found, c.severity)
 			fixture.If(t, worst != incident.None && (found < c.least || found > c.most),
 				"found after %v, want from %v to %v", found, c.least, c.most)
-			fixture.Equal(t, (w.state(c.check) == incident.OK), c.over || worst == incident.None,
-				"in the end it is")
+			fixture.Equal(t, (w.state(c.check) == incident.OK), c.over || worst == incident.None, "in the end it is")
 		})
 	}
 }

@@ -43,8 +43,7 @@ faults:
 		defer mu.Unlock()
 		var all []string
 		for _, e := range got {
-			fixture.If(t, e.GPU.UUID == "" || e.GPU.PCI == "" || e.Time.Before(start),
-				"%+v has no GPU or no time", e)
+			fixture.If(t, e.GPU.UUID == "" || e.GPU.PCI == "" || e.Time.Before(start), "%+v has no GPU or no time", e)
 			all = append(all, fmt.Sprintf("%v gpu%d %s %d gi=%q", e.Time.Sub(start).Round(time.Second), e.GPU.Index,
 				e.Type, e.Code, e.GI))
 		}
@@ -77,8 +76,7 @@ func TestAllEventsExceptClocksAreWanted(t *testing.T) {
 	for _, bit := range gpu.EventTypes {
 		named |= bit
 	}
-	fixture.If(t, named != nvml.EventTypeAll,
-		"the named events are %#x, go-nvml knows %#x", named, nvml.EventTypeAll)
+	fixture.If(t, named != nvml.EventTypeAll, "the named events are %#x, go-nvml knows %#x", named, nvml.EventTypeAll)
 }
 
 func TestXIDsAreCountedFromZero(t *testing.T) {

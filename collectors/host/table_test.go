@@ -52,8 +52,7 @@ func TestLookup(t *testing.T) {
 	fixture.If(t, err != nil || p.PID != 1 || p.Start != 5 || p.UID != 1000 || p.User != "ada" || p.Comm != "python3" ||
 		p.Workload.Key != "unit:a.service" || p.Workload.UID != 1000, "%+v, %v", p, err)
 	second, _ := table.Lookup(2)
-	fixture.If(t, second.User != "7" || second.Workload != p.Workload,
-		"%+v has another workload than %+v", second, p)
+	fixture.If(t, second.User != "7" || second.Workload != p.Workload, "%+v has another workload than %+v", second, p)
 	if of, other := p.Owner(), second.Owner(); of != "user:1000" || other != "user:7" {
 		t.Errorf("owners are %s and %s", of, other)
 	}

@@ -407,8 +407,7 @@ func TestImage(t *testing.T) {
 				eventually(t, func() error { return answers(url+"/metrics", "\ngpusteward_driver_up 0") })
 			}, "--role=observe", "--state.dir=/state")
 			info, err := os.Stat(filepath.Join(mounts["/state"], "events.jsonl"))
-			fixture.If(t, err != nil || info.Sys().(*syscall.Stat_t).Uid != nonroot,
-				"the journal: %v, %v", info, err)
+			fixture.If(t, err != nil || info.Sys().(*syscall.Stat_t).Uid != nonroot, "the journal: %v, %v", info, err)
 		}
 		run(t, host, "cmp", "library/gpusteward", filepath.Join(root, "usr/bin/gpusteward"))
 		run(t, host, "cmp", "library/libgpusteward.so",

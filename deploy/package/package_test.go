@@ -257,8 +257,7 @@ func haveTheSame(t *testing.T, arch string) {
 	for line := range strings.Lines(run(t, "dpkg-deb", "-c", b.deb)) {
 		fields := strings.Fields(line)
 		name := strings.TrimPrefix(fields[5], ".")
-		fixture.If(t, fields[1] != "root/root" && fields[1] != "0/0" || line[5] == 'w' || line[8] == 'w',
-			"%s", line)
+		fixture.If(t, fields[1] != "root/root" && fields[1] != "0/0" || line[5] == 'w' || line[8] == 'w', "%s", line)
 		if line[0] == '-' && !slices.Contains(onlyDeb, name) {
 			deb = append(deb, places.Replace(name))
 		}

@@ -209,8 +209,7 @@ func TestMPSServersOfOneTenantKnowNothingOfEachOther(t *testing.T) {
 		!strings.Contains(d.log.String(), "several users") {
 		t.Errorf("holds %v, want %v; says %s", got, want, d.log.String())
 	}
-	fixture.Equal(t, d.content("server.500/threads")+" "+d.content("server.501/threads"), "30.0 30.0",
-		"percentages")
+	fixture.Equal(t, d.content("server.500/threads")+" "+d.content("server.501/threads"), "30.0 30.0", "percentages")
 }
 
 func TestMPSServersAreListed(t *testing.T) {

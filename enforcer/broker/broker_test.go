@@ -212,8 +212,7 @@ func TestUngoverned(t *testing.T) {
 	n := b.Stats().Faults["ungoverned"]
 	fixture.If(t, n != 0 || said.String() != "", "a GPU that is known: %d, %s", n, said.String())
 	c, d := dial(t, b, "a", 1, 2), dial(t, b, "b", 2)
-	fixture.Equal(t, b.Stats().Faults["ungoverned"], 2,
-		"… sessions are counted that have GPUs which are not governed")
+	fixture.Equal(t, b.Stats().Faults["ungoverned"], 2, "… sessions are counted that have GPUs which are not governed")
 	text := said.String()
 	fixture.If(t, strings.Count(text, "no quota applies") != 1 || !strings.Contains(text, "00000002]") ||
 		!strings.Contains(text, fmt.Sprintf("pid=%d", os.Getpid())) || !strings.Contains(text, "tenant=a"),

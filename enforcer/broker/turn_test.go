@@ -268,8 +268,7 @@ func TestGang(t *testing.T) {
 	e.close()
 	d.acquire(0)
 	held := func() bool { return c.page.Turn(0).Mode == wire.ModePause && c.page.Turn(1).Mode == wire.ModePause }
-	drain(t, "it is held on both", func() bool { return held() && place{d, 0}.runs() },
-		append(both, place{d, 0})...)
+	drain(t, "it is held on both", func() bool { return held() && place{d, 0}.runs() }, append(both, place{d, 0})...)
 	d.close()
 	eventually(t, "alone on both", func() bool {
 		return c.page.Turn(0).Mode == wire.ModeOpen && c.page.Turn(1).Mode == wire.ModeOpen

@@ -68,8 +68,7 @@ func TestLongestNames(t *testing.T) {
 		b, err := r.Append(nil)
 		fixture.Stop(t, err != nil || len(b) != RequestSize, "kind %d: %d bytes, %v", kind, len(b), err)
 		got, err := decode((*[RequestSize]byte)(b))
-		fixture.If(t, err != nil || !bytes.Equal(got.Name, r.Name) || got.ID != -1,
-			"kind %d: %+v, %v", kind, got, err)
+		fixture.If(t, err != nil || !bytes.Equal(got.Name, r.Name) || got.ID != -1, "kind %d: %+v, %v", kind, got, err)
 		r.Name = append(r.Name, 'n')
 		if b, err := r.Append(nil); !errors.Is(err, errFrame) || len(b) != 0 {
 			t.Errorf("kind %d, a longer name: %v", kind, err)
@@ -105,8 +104,7 @@ func TestHostileFramesAreRefused(t *testing.T) {
 		"kind 2^32-1":         put(func(b []byte) { copy(b[20:], bytes.Repeat([]byte{0xff}, 4)) }),
 		"time, name of 48":    name(48, Quota),
 		"memory, name of 52":  name(52, MemoryUpdate),
-		"HTTP": append([]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
-			make([]byte, 45)...)[:RequestSize],
+		"HTTP":                append([]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), make([]byte, 45)...)[:RequestSize],
 		"length one too few":  put(func(b []byte) { b[0] = 6 }),
 		"length one too many": put(func(b []byte) { b[0] = 8 }),
 		"shifted by one byte": append([]byte{0}, good[:RequestSize-1]...),
@@ -200,6 +198,5 @@ func TestDecodeOfDamagedFrames(t *testing.T) {
 			good++
 		}
 	}
-	fixture.If(t, good < frames/10 || good > frames*9/10,
-		"%d of %d frames are good: that tries little", good, frames)
+	fixture.If(t, good < frames/10 || good > frames*9/10, "%d of %d frames are good: that tries little", good, frames)
 }

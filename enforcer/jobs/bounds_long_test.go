@@ -61,8 +61,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	first := inUse(6)
 	last := inUse(10)
-	t.Logf("%d processes: %d KiB each, and %d KiB each 10 looks later", len(o.processes),
-		first/most>>10, last/most>>10)
+	t.Logf("%d processes: %d KiB each, and %d KiB each 10 looks later", len(o.processes), first/most>>10, last/most>>10)
 	if len(o.processes) != most || launches < 50 {
 		t.Errorf("%d processes are observed, want %d; the first one has %d launches", len(o.processes), most, launches)
 	}

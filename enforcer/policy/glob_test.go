@@ -71,8 +71,7 @@ func TestOverlapIsRight(t *testing.T) {
 	for range 20000 {
 		a, b, s := text("ab*?", 6), text("ab*?", 6), text("ab", 7)
 		example, ok := overlap(a, b)
-		fixture.Stop(t, ok && (!glob(a, example) || !glob(b, example)),
-			"%q and %q do not both fit %q", a, b, example)
+		fixture.Stop(t, ok && (!glob(a, example) || !glob(b, example)), "%q and %q do not both fit %q", a, b, example)
 		if glob(a, s) && glob(b, s) {
 			both++
 			fixture.Stop(t, !ok, "%q and %q overlap: %q", a, b, s)

@@ -438,6 +438,5 @@ func TestOrdersArePossible(t *testing.T) {
 		}
 		checkVictims(t, s, orders)
 	}
-	fixture.If(t, suspended < 1000 || back < 1000,
-		"only %d orders to suspend, and %d to come back", suspended, back)
+	fixture.If(t, suspended < 1000 || back < 1000, "only %d orders to suspend, and %d to come back", suspended, back)
 }

@@ -351,8 +351,7 @@ func TestAResumptionWaitsForRoom(t *testing.T) {
 		fixture.Stop(t, end.Done != Resuming || ReasonOf(end.Err) != GPUMemory, "%+v", end)
 		r, _ := b.Record(job)
 		fixture.Stop(t, r.Since.After(began), "it has been resuming since %v, not %v", r.Since, began)
-		fixture.Stop(t, !b.card.all(Checkpointed, 2, 3) || b.card.free != 11,
-			"%v, %d free", b.card.state, b.card.free)
+		fixture.Stop(t, !b.card.all(Checkpointed, 2, 3) || b.card.free != 11, "%v, %d free", b.card.state, b.card.free)
 		at = append(at, b.now.Sub(began))
 		began = b.now
 	}

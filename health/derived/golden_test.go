@@ -185,8 +185,7 @@ func (h *eventful) around(i int, g *rigGPU, f *regime) {
 	}
 	for n := range 6 {
 		h.extra = append(h.extra, onLink(links.NVLinkInfo, g, n, 1),
-			onLink(links.NVLinkBytes, g, n, h.links[i][2*n]), onLink(links.NVLinkErrors, g, n,
-				h.links[i][2*n+1]))
+			onLink(links.NVLinkBytes, g, n, h.links[i][2*n]), onLink(links.NVLinkErrors, g, n, h.links[i][2*n+1]))
 	}
 }
 

@@ -98,8 +98,7 @@ func TestGPUDiagKernels(t *testing.T) {
 	for _, p := range cycle(3) {
 		begin := time.Now()
 		m, err := d.Pattern(p, true)
-		fixture.Stop(t, err != nil || m.Bytes != size || m.Errors != 1 || len(m.First) != 1,
-			"%+v: %+v, %v", p, m, err)
+		fixture.Stop(t, err != nil || m.Bytes != size || m.Errors != 1 || len(m.First) != 1, "%+v: %+v, %v", p, m, err)
 		if w := m.First[0]; w.Got != injury || w.Want != p.Word(size/8/2, w.Address) {
 			t.Errorf("%+v: %#x, want %#x instead of %#x", p, w, p.Word(size/8/2, w.Address), injury)
 		}

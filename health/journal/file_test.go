@@ -397,8 +397,7 @@ func TestLockOfKilledAgent(t *testing.T) {
 			defer held.Release()
 			fixture.Must(t, os.WriteFile(path, []byte(c.owner), 0))
 			file, err := lockFile(path)
-			fixture.Stop(t, err == nil != c.taken || !c.taken && !isLocked(err),
-				"%v, want it taken: %v", err, c.taken)
+			fixture.Stop(t, err == nil != c.taken || !c.taken && !isLocked(err), "%v, want it taken: %v", err, c.taken)
 			if !c.taken {
 				return
 			}

@@ -104,8 +104,7 @@ func openTerminal(t *testing.T) (*bufio.Reader, *os.File) {
 	t.Cleanup(func() { screen.Close() })
 	var locked, number int32
 	for request, p := range map[uintptr]*int32{syscall.TIOCSPTLCK: &locked, syscall.TIOCGPTN: &number} {
-		_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, screen.Fd(), request,
-			uintptr(unsafe.Pointer(p)))
+		_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, screen.Fd(), request, uintptr(unsafe.Pointer(p)))
 		fixture.Stop(t, errno != 0, "%v", errno)
 	}
 	terminal := fixture.Value(os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0))(t)

@@ -167,8 +167,7 @@ func TestChainByPush(t *testing.T) {
 	a := c.pushing("--runtime.dir=" + dir)
 	startPrometheus(t, c.alertmanager, a.url, false)
 	c.becomes(map[string]string{"GPULost": "1 firing"})
-	status := run(t.Context(), []string{"ack", "gpu_lost", "1", "--runtime.dir=" + dir}, io.Discard,
-		a.log)
+	status := run(t.Context(), []string{"ack", "gpu_lost", "1", "--runtime.dir=" + dir}, io.Discard, a.log)
 	fixture.Stop(t, status != 0, "the fault is not acknowledged: %d", status)
 	c.becomes(map[string]string{"GPULost": "1 resolved"})
 	for _, m := range c.told.all() {

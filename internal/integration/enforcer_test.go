@@ -33,8 +33,7 @@ func hello(t *testing.T, socket, uuid, wished string) (h hooked, tenant string) 
 	m := wire.Hello{PID: uint32(os.Getpid()), GPUs: 1, CUDA: 13000}
 	copy(m.Hook[:], "0.1")
 	copy(m.Tenant[:], wished)
-	_, err := hex.Decode(m.UUID[0][:], []byte(strings.ReplaceAll(strings.TrimPrefix(uuid, "GPU-"), "-",
-		"")))
+	_, err := hex.Decode(m.UUID[0][:], []byte(strings.ReplaceAll(strings.TrimPrefix(uuid, "GPU-"), "-", "")))
 	fixture.Stop(t, err != nil, "%s: %v", uuid, err)
 	fixture.Must(t, fixture.Error(conn.Write(m.Append(wire.Header{Type: wire.TypeHello, Seq: 1}.Append(nil)))))
 	welcome, payload := h.answered(wire.TypeWelcome)

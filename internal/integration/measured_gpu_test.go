@@ -30,8 +30,7 @@ func binary(t *testing.T) string {
 		return path
 	}
 	path := filepath.Join(t.TempDir(), "gpusteward")
-	out, err := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path,
-		".").CombinedOutput()
+	out, err := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, ".").CombinedOutput()
 	fixture.Stop(t, err != nil, "build: %v\n%s", err, out)
 	return path
 }

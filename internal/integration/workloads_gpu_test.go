@@ -141,8 +141,7 @@ func (m *measured) holdsMemory(pids map[string]int) {
 		}
 		got, _ := m.value("nvgpu_workload_memory_used_bytes", name)
 		fmt.Printf("%s: memory %.0f MiB, nvidia-smi %.0f MiB\n", name, got/(1<<20), want)
-		fixture.If(m.t, got != want*(1<<20) || want == 0,
-			"%s: %.0f bytes, nvidia-smi says %.0f MiB", name, got, want)
+		fixture.If(m.t, got != want*(1<<20) || want == 0, "%s: %.0f bytes, nvidia-smi says %.0f MiB", name, got, want)
 	}
 }
 

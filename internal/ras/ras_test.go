@@ -84,8 +84,7 @@ func TestAsk(t *testing.T) {
 	}{{"mismatch.json", true}, {"mismatch.txt", false}} {
 		address, _ := serve(t, nccl(c.formats, recorded(t, c.file)))
 		s, err := Ask(t.Context(), address)
-		fixture.Stop(t, err != nil || len(s.Communicators) != 1 || s.Version != "2.28.9",
-			"%s: %+v: %v", c.file, s, err)
+		fixture.Stop(t, err != nil || len(s.Communicators) != 1 || s.Version != "2.28.9", "%s: %+v: %v", c.file, s, err)
 		for _, r := range s.Communicators[0].Ranks {
 			for name, n := range r.Counts {
 				if n == 0 {

@@ -175,8 +175,7 @@ func TestHeader(t *testing.T) {
 			names = append(names, []string{"", name})
 		}
 	}
-	fixture.If(t, len(names) != len(constants),
-		"wire.h has %d numbers, the test knows %d", len(names), len(constants))
+	fixture.If(t, len(names) != len(constants), "wire.h has %d numbers, the test knows %d", len(names), len(constants))
 	for _, n := range names {
 		value, known := constants[n[1]]
 		if !known {
@@ -230,8 +229,7 @@ func runC(t *testing.T, source string) string {
 	dir := t.TempDir()
 	file, binary := filepath.Join(dir, "layout.c"), filepath.Join(dir, "layout")
 	fixture.Must(t, os.WriteFile(file, []byte(source), 0o600))
-	out, err := exec.Command("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-o", binary,
-		file).CombinedOutput()
+	out, err := exec.Command("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-o", binary, file).CombinedOutput()
 	fixture.Stop(t, err != nil, "gcc: %v\n%s", err, out)
 	return string(fixture.Value(exec.Command(binary).Output())(t))
 }

@@ -230,8 +230,7 @@ func TestEveryKind(t *testing.T) {
 			}
 			fixture.Equal(t, differs, true, "%+v changes something", f)
 			time.Sleep(20 * time.Second)
-			fixture.If(t, f.For > 0 && observe(t, struck, f.GPU) == observe(t, lasting, f.GPU),
-				"%+v does not end", f)
+			fixture.If(t, f.For > 0 && observe(t, struck, f.GPU) == observe(t, lasting, f.GPU), "%+v does not end", f)
 		})
 	}
 	for _, kind := range scenarios.Kinds() {
@@ -303,8 +302,7 @@ func TestDemoShowsTrouble(t *testing.T) {
 		for _, j := range append(well, straggling...) {
 			fixture.If(t, !j.Stepping || j.Slowdown != nil, "%s: %+v", j.Workload, j)
 		}
-		fixture.If(t, !idles(t, h, 6) || idles(t, h, 5),
-			"the culprit computes, or the rank that waits for it does not")
+		fixture.If(t, !idles(t, h, 6) || idles(t, h, 5), "the culprit computes, or the rank that waits for it does not")
 
 		time.Sleep(30 * time.Second)
 		e, again := jobsOf(h, "slurm:4716.0")

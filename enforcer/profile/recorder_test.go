@@ -1,0 +1,70 @@
+package profile
+
+import (
+	"context"
+	"math"
+	"testing"
+	"time"
+
+	"gpusteward/enforcer/broker"
+	"gpusteward/internal/fixture"
+	"gpusteward/internal/wire"
+)
+
+// TestWhatWasTimed: the time of a launch is what the same thread notes next, and kernels of one name are one.
+func TestWhatWasTimed(t *testing.T) {
+	r := &run{began: 1000, sessions: map[uint64]*session{}, tallies: map[kernel]*tally{}, spans: true}
+	s := &session{timed: map[uint16]wire.Event{}, since: map[uint16]wire.Event{}}
+	of := broker.Traced{Session: 1, GPUs: []string{"GPU-a", "GPU-b"}}
+	note := func(kind wire.EventKind, id uint32, thread uint16, gpu uint8) {
+		r.take(s, of, wire.Event{At: 2000, Kind: kind, ID: id, Thread: thread, GPU: gpu}, new(int))
+	}
+	for range 3 {
+		note(wire.EventLaunch, 7, 1, 0)
+		note(wire.EventLaunch, 8, 1, 1)
+		note(wire.EventGraph, 9, 1, 0)
+	}
+	note(wire.EventTimed, 7, 2, 0)
+	note(wire.EventTimed, 9, 3, 0)
+	note(wire.EventTook, 100, 2, 0) // of 7
+	note(wire.EventTook, 400, 3, 0) // of 9
+	note(wire.EventTook, 999, 2, 0) // of nothing
+	note(wire.EventTimed, 7, 2, 0)  // its end was lost
+	note(wire.EventTimed, 7, 2, 0)
+	note(wire.EventTook, 300, 2, 0)
+	note(wire.EventTimed, 70, 2, 0) // launched before
+	note(wire.EventTook, 999, 2, 0)
+	r.tallies[kernel{2, 7, false, 0}] = &tally{gpu: "GPU-a", name: "kernel 00000007", launches: 1}
+	all := r.kernels()
+	fixture.If(t, math.Abs(all[0].Share-0.6) > 1e-9 || math.Abs(all[1].Share-0.4) > 1e-9, "the shares: %+v", all)
+	all[0].Share, all[1].Share = 0, 0
+	fixture.EqualSlices(t, all, []Kernel{
+		{Name: "graph 00000009", Graph: true, GPU: "GPU-a", Launches: 3, Samples: 1, Mean: 4e-6, P99: 4e-6, Total: 12e-6},
+		{Name: "kernel 00000007", GPU: "GPU-a", Launches: 4, Samples: 2, Mean: 2e-6, P99: 3e-6, Total: 8e-6},
+		{Name: "kernel 00000008", GPU: "GPU-b", Launches: 3}}, "the kernels")
+	for range 2 * mostSpans {
+		note(wire.EventLaunch, 7, 1, 0)
+	}
+	fixture.Equal(t, len(r.all), mostSpans, "spans")
+	for id := range uint32(2 * mostKernels) {
+		note(wire.EventLaunch, id, 1, 0)
+	}
+	fixture.AtMost(t, len(r.tallies), mostKernels, "kernels")
+	fixture.Equal(t, r.launches, 9+2*mostSpans+2*mostKernels, "launches")
+}
+
+// TestProfilesAreBounded: one of a process, and few at once. Each switches the hook's timing on and off.
+func TestProfilesAreBounded(t *testing.T) {
+	r := Recorder{Time: func(int, time.Duration) {}, Look: func() {}, runs: map[int]*run{1: {}, 2: {}, 3: {}}}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := r.Profile(ended, 1, time.Hour, false)
+	fixture.Equal(t, err, ErrRuns, "another one of the same process")
+	var asked []time.Duration
+	r.Time = func(_ int, every time.Duration) { asked = append(asked, every) }
+	p := fixture.Value(r.Profile(ended, 4, time.Hour, false))(t)
+	fixture.If(t, p.PID != 4 || len(asked) != 2 || asked[0] != every || asked[1] != 0 || len(r.runs) != 3, "%+v, %v", p, asked)
+	r.runs[5] = &run{}
+	_, err = r.Profile(ended, 4, time.Hour, false)
+	fixture.Equal(t, err, ErrTooMany, "one more than may run")
+}
