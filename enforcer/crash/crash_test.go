@@ -68,16 +68,6 @@ func TestWhereAnAddressLies(t *testing.T) {
 	}
 }
 
-func TestShortNames(t *testing.T) {
-	for name, want := range map[string]string{
-		"triton_poi_fused_add_0": "triton_poi_fused_add_0", "_Z4spinm": "spin", "_Z": "_Z", "_Z99x": "_Z99x", "": "",
-		"_ZN2at6native29vectorized_elementwise_kernelILi4EEEvi": "at::native::vectorized_elementwise_kernel<...>",
-		"_ZN2at12_GLOBAL__N_11kEv":                              "at::(anonymous)::k",
-	} {
-		fixture.Equal(t, short(name), want, "%s:", name)
-	}
-}
-
 // A program is a session whose trace the test writes. Its ticks are ns of CLOCK_MONOTONIC.
 type program struct {
 	broker.Traced

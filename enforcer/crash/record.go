@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"gpusteward/enforcer/symbol"
 	"gpusteward/internal/wire"
 )
 
@@ -216,46 +217,13 @@ func (r *Record) says() string {
 		what = append(what, fmt.Sprintf("CUDA error %d (%s)", r.Error, cmp.Or(faults[r.Error], "a fault")))
 	}
 	if n := len(r.Suspects); n > 0 {
-		names := short(r.Suspects[0].Kernel)
+		names := symbol.Short(r.Suspects[0].Kernel)
 		if n > 1 {
 			names += fmt.Sprintf(" or one of %d others", n-1)
 		}
 		what = append(what, "in flight: "+names)
 	}
 	return strings.Join(what, "; ")
-}
-
-// short returns the qualified name in a mangled one (Itanium C++ ABI), without arguments; any
-// other name as it is.
-func short(name string) string {
-	rest, nested := strings.CutPrefix(name, "_ZN")
-	if !nested {
-		if rest, nested = strings.CutPrefix(name, "_Z"); !nested {
-			return name
-		}
-	}
-	var parts []string
-	for rest != "" && rest[0] >= '1' && rest[0] <= '9' {
-		digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
-		n, err := strconv.Atoi(rest[:digits])
-		if err != nil || n > len(rest)-digits {
-			break
-		}
-		part := rest[digits : digits+n]
-		if strings.HasPrefix(part, "_GLOBAL__N_") {
-			part = "(anonymous)"
-		}
-		parts, rest = append(parts, part), rest[digits+n:]
-	}
-	if len(parts) == 0 {
-		return name
-	}
-	if strings.HasPrefix(rest, "I") {
-		rest = "<...>"
-	} else {
-		rest = ""
-	}
-	return strings.Join(parts, "::") + rest
 }
 
 // Table writes the heads, one a line.
@@ -285,12 +253,12 @@ func (r *Record) Text(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\nin flight\nLAUNCHES\tGPU\tKERNEL")
 	for _, s := range r.Suspects {
-		fmt.Fprintf(t, "%d\t%s\t%s\n", s.Launches, cmp.Or(s.GPU, "-"), short(s.Kernel))
+		fmt.Fprintf(t, "%d\t%s\t%s\n", s.Launches, cmp.Or(s.GPU, "-"), symbol.Short(s.Kernel))
 	}
 	fmt.Fprintln(t, "\nlast launches, * in flight\nBEFORE\tTHREAD\tGPU\tKERNEL")
 	for _, l := range r.Launches {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s%s\n", ago(int64(l.Before*1e9)), l.Thread, cmp.Or(l.GPU, "-"),
-			map[bool]string{true: "* "}[l.Suspect], short(l.Kernel))
+			map[bool]string{true: "* "}[l.Suspect], symbol.Short(l.Kernel))
 	}
 	fmt.Fprintln(t, "\nlast allocations\nADDRESS\tSIZE\tMADE BEFORE\tFREED BEFORE")
 	for _, a := range r.Allocations {

@@ -52,7 +52,8 @@ var layers = map[string][]string{
 		"enforcer/suspend", "internal/procs", "internal/quota", "internal/wire"},
 
 	// what is kept of programs that met a fault
-	"enforcer/crash": {"collectors/host", "enforcer/broker", "internal/wire"},
+	"enforcer/crash":  {"collectors/host", "enforcer/broker", "enforcer/symbol", "internal/wire"},
+	"enforcer/symbol": {}, // names of kernels for people
 	// the operator's rules, and nothing that acts on them
 	"enforcer/policy": {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/input", "internal/procs", "internal/quota"},
 	// pure: the facts about each subject
