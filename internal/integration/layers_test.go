@@ -25,7 +25,7 @@ var layers = map[string][]string{
 	".": {"internal/agent"},
 	"internal/agent": {"collectors", "collectors/all", "collectors/device", "collectors/gpu", "collectors/gpu/sim",
 		"collectors/gpu/sim/scenarios", "collectors/host", "collectors/links", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/jobs",
-		"enforcer/broker", "enforcer/crash", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "enforcer/suspend", "internal/config",
+		"enforcer/broker", "enforcer/crash", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "enforcer/profile", "enforcer/suspend", "internal/config",
 		"internal/input", "internal/stack", "internal/worker"},
 	// only tests
 	"internal/integration": {},
@@ -52,8 +52,10 @@ var layers = map[string][]string{
 		"enforcer/suspend", "internal/procs", "internal/quota", "internal/wire"},
 
 	// what is kept of programs that met a fault
-	"enforcer/crash":  {"collectors/host", "enforcer/broker", "enforcer/symbol", "internal/wire"},
-	"enforcer/symbol": {}, // names of kernels for people
+	"enforcer/crash": {"collectors/host", "enforcer/broker", "enforcer/symbol", "internal/wire"},
+	// where the GPU time of a live program goes
+	"enforcer/profile": {"enforcer/symbol"},
+	"enforcer/symbol":  {}, // names of kernels for people
 	// the operator's rules, and nothing that acts on them
 	"enforcer/policy": {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/input", "internal/procs", "internal/quota"},
 	// pure: the facts about each subject
@@ -130,6 +132,7 @@ var owners = map[string][]string{
 	"github.com/alecthomas/kingpin":                          {"internal/agent"},
 	"github.com/prometheus/exporter-toolkit/web/kingpinflag": {"internal/agent"},
 	"go.yaml.in/yaml":                                        {"internal/config", "collectors/hosttest"},
+	"github.com/google/pprof":                                {"enforcer/profile"},
 	"github.com/rs/zerolog":                                  {"internal/agent"},
 	"github.com/gdamore/tcell":                               {"exporter"},
 	"github.com/coreos/go-systemd":                           {"internal/agent"},
