@@ -48,13 +48,13 @@ var layers = map[string][]string{
 	"health/notifier": {"collectors", "health", "health/incident"},
 
 	"enforcer": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/backend",
-		"enforcer/broker", "enforcer/crash", "enforcer/escalation", "enforcer/jobs", "enforcer/policy", "enforcer/residency",
+		"enforcer/broker", "enforcer/crash", "enforcer/escalation", "enforcer/jobs", "enforcer/policy", "enforcer/profile", "enforcer/residency",
 		"enforcer/suspend", "internal/procs", "internal/quota", "internal/wire"},
 
 	// what is kept of programs that met a fault
 	"enforcer/crash": {"collectors/host", "enforcer/broker", "enforcer/symbol", "internal/wire"},
 	// where the GPU time of a live program goes
-	"enforcer/profile": {"enforcer/symbol"},
+	"enforcer/profile": {"enforcer/broker", "enforcer/symbol", "internal/wire"},
 	"enforcer/symbol":  {}, // names of kernels for people
 	// the operator's rules, and nothing that acts on them
 	"enforcer/policy": {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/input", "internal/procs", "internal/quota"},
