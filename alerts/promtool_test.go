@@ -114,8 +114,7 @@ func TestMetricsOf(t *testing.T) {
 	}
 }
 
-// TestEachLevelHasARule fails on a check that has no rule for one of its severities, unless a
-// reason is listed.
+// TestEachLevelHasARule fails on a check that has no rule for one of its severities, unless a reason is listed.
 func TestEachLevelHasARule(t *testing.T) {
 	t.Parallel()
 	without := map[string]string{} // reasons by check

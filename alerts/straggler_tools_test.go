@@ -74,9 +74,8 @@ func (l look) expr() string {
 // everyRange matches the ranges of a rule.
 var everyRange = regexp.MustCompile(`\[\w+\]`)
 
-// evaluate lets promtool evaluate the rules over the series, and returns what
-// each look finds. It expects something impossible, so that promtool prints
-// what there is.
+// evaluate lets promtool evaluate the rules over the series, and returns what each look finds. It expects something
+// impossible, so that promtool prints what there is.
 func evaluate(t *testing.T, series string, looks []look) [][]naming {
 	t.Helper()
 	dir := t.TempDir()
@@ -113,9 +112,8 @@ func evaluate(t *testing.T, series string, looks []look) [][]naming {
 	return all
 }
 
-// TestStragglersAreNamed injects slow ranks and slow hosts into 512 ranks, and
-// counts those that are named within a minute,
-// or within as many as -straggler.slower says.
+// TestStragglersAreNamed injects slow ranks and slow hosts into 512 ranks, and counts those that are named within a
+// minute, or within as many as -straggler.slower says.
 func TestStragglersAreNamed(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(*seed, 1))

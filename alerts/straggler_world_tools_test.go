@@ -17,9 +17,8 @@ import (
 	"gpusteward/health"
 )
 
-// A clusterJob is a job of a simulated cluster: its ranks compute, and then wait
-// for each other, step by step, in one communicator or in two. Times are in
-// seconds.
+// A clusterJob is a job of a simulated cluster: its ranks compute, and then wait for each other, step by step, in one
+// communicator or in two. Times are in seconds.
 type clusterJob struct {
 	name      string
 	ranks     int
@@ -57,8 +56,7 @@ func (j *clusterJob) stood(from, until float64) (sum float64) {
 	return sum
 }
 
-// A slowness is an injection: a rank, or the ranks of a host, compute for
-// longer, at once or gradually.
+// A slowness is an injection: a rank, or the ranks of a host, compute for longer, at once or gradually.
 type slowness struct {
 	from, until float64
 	first, n    int // ranks
@@ -281,8 +279,7 @@ func usualJob(name string, ranks int, r *rand.Rand) *clusterJob {
 		save: 600 + 1200*r.Float64(), missed: 0.005}
 }
 
-// A naming is a firing alert: the job, with the number of its start, and the
-// rank, by its GPU.
+// A naming is a firing alert: the job, with the number of its start, and the rank, by its GPU.
 type naming struct {
 	job  string
 	rank int

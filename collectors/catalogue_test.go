@@ -77,9 +77,8 @@ var notSimulated = []*collectors.Metric{
 	workloads.WorkloadUnread,
 }
 
-// TestCollectorsPutWhatTheyDeclare runs everything, including opt-ins, on every
-// model: each metric that is put is declared, and each declared metric is put
-// somewhere.
+// TestCollectorsPutWhatTheyDeclare runs everything, including opt-ins, on every model: each metric that is put is
+// declared, and each declared metric is put somewhere.
 func TestCollectorsPutWhatTheyDeclare(t *testing.T) {
 	t.Parallel()
 	put := map[*collectors.Metric]bool{}

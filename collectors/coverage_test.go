@@ -31,8 +31,7 @@ var (
 	matchPattern = regexp.MustCompile(`^([a-z_]+)="([^"]*)"$`)
 )
 
-// parseRef refuses names that are not in the catalogue, and ambiguous
-// references.
+// parseRef refuses names that are not in the catalogue, and ambiguous references.
 func parseRef(text string) (seriesRef, error) {
 	p := refPattern.FindStringSubmatch(text)
 	if p == nil || (p[1] == "") != (p[5] == "") {
@@ -92,8 +91,7 @@ func readTable(t testing.TB, name string, columns ...string) [][]string {
 	return rows[1:]
 }
 
-// TestNvidiaSMIIsCovered fails if nvidia-smi shows a value that the catalogue
-// neither has nor excludes with a reason.
+// TestNvidiaSMIIsCovered fails if nvidia-smi shows a value that the catalogue neither has nor excludes with a reason.
 func TestNvidiaSMIIsCovered(t *testing.T) {
 	rows := smiTable(t) // it checks the series of each row
 	gpus := fixture.Value(parseSMI(recordedSMI(t)))(t)

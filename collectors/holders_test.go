@@ -34,8 +34,7 @@ func TestHoldsReturnsTheDriversList(t *testing.T) {
 	})
 }
 
-// TestKnowsUntilAllIsRead holds that a GPU that has not been read may have any MIG device, until it
-// counts as down.
+// TestKnowsUntilAllIsRead holds that a GPU that has not been read may have any MIG device, until it counts as down.
 func TestKnowsUntilAllIsRead(t *testing.T) {
 	hosttest.In(t, "gpus: [{load: full}, {load: full}]\nfaults: [{at: 0s, for: 1h, kind: wedge, gpu: 1}]",
 		collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
@@ -45,8 +44,7 @@ func TestKnowsUntilAllIsRead(t *testing.T) {
 		})
 }
 
-// TestMIG checks that each MIG device is treated as a GPU of its own, with a
-// known parent.
+// TestMIG checks that each MIG device is treated as a GPU of its own, with a known parent.
 func TestMIG(t *testing.T) {
 	hosttest.In(t, "gpus:\n- {load: full}\n"+
 		"- {load: inference, mig: [1g.10gb, 2g.20gb, 1g.10gb]}\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {

@@ -196,9 +196,8 @@ func TestHungPeerDoesNotDelayOthers(t *testing.T) {
 	})
 }
 
-// TestRecovery loses everything once and gets it back, and checks that nothing
-// else goes wrong meanwhile. It identifies GPUs by UUID, because the removal of
-// one changes the indices of the next.
+// TestRecovery loses everything once and gets it back, and checks that nothing else goes wrong meanwhile. It identifies
+// GPUs by UUID, because the removal of one changes the indices of the next.
 func TestRecovery(t *testing.T) {
 	t.Parallel()
 	const lasts, notice, comeBack = 20 * time.Second, 5 * time.Second, 10 * time.Second

@@ -55,8 +55,7 @@ func TestKernelIsReadWithoutADriver(t *testing.T) {
 	}
 }
 
-// A hangingFS is a file system in which the files below dir hang from a given
-// moment.
+// A hangingFS is a file system in which the files below dir hang from a given moment.
 type hangingFS struct {
 	fs.FS
 	dir     string
@@ -71,8 +70,7 @@ func (f hangingFS) Open(name string) (fs.File, error) {
 	return f.FS.Open(name)
 }
 
-// TestHungKernelFile checks that such a file stops neither the other
-// collectors, nor the watchdog, nor the end.
+// TestHungKernelFile checks that such a file stops neither the other collectors, nor the watchdog, nor the end.
 func TestHungKernelFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nv := fixture.Value(sim.New(hosttest.Scenario(t, "gpus: [{model: h100}]\ninfiniband: 2\n"), sim.Options{}))(t)
@@ -106,8 +104,7 @@ func TestHungKernelFile(t *testing.T) {
 	})
 }
 
-// TestHungKernelFileDoesNotBlockShutdown checks that such a file does not keep
-// Run from ending.
+// TestHungKernelFileDoesNotBlockShutdown checks that such a file does not keep Run from ending.
 func TestHungKernelFileDoesNotBlockShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nv := fixture.Value(sim.New(hosttest.Scenario(t, "gpus: [{model: h100}]\n"), sim.Options{}))(t)

@@ -26,8 +26,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestGPUParity compares our readings of this host's GPUs with nvidia-smi, idle
-// and under load.
+// TestGPUParity compares our readings of this host's GPUs with nvidia-smi, idle and under load.
 func TestGPUParity(t *testing.T) {
 	h := realHost(t)
 	t.Run("idle", func(t *testing.T) { holdAgainstSMI(t, h) })
@@ -42,8 +41,7 @@ func TestGPUParity(t *testing.T) {
 	})
 }
 
-// realHost reads this machine's GPUs with every collector that nvidia-smi can
-// check, once a second.
+// realHost reads this machine's GPUs with every collector that nvidia-smi can check, once a second.
 func realHost(t *testing.T) *collectors.Host {
 	t.Helper()
 	config := collectors.Config{Fast: time.Second, Medium: time.Second, Slow: time.Second,
@@ -177,10 +175,9 @@ func (d difference) String() string {
 // absentSeries is the value of a missing series.
 const absentSeries = "absent"
 
-// evaluateSMI compares every mapped row of every GPU. A value of nvidia-smi must be one of
-// ours, or lie between the lowest and the highest of ours, give or take the tolerance. If
-// nvidia-smi has N/A, our series must be absent, or the label empty, unless the row's words
-// map N/A.
+// evaluateSMI compares every mapped row of every GPU. A value of nvidia-smi must be one of ours, or lie between the
+// lowest and the highest of ours, give or take the tolerance. If nvidia-smi has N/A, our series must be absent, or the
+// label empty, unless the row's words map N/A.
 func evaluateSMI(text []byte, rows []smiRow, readings ...[]collectors.Sample) ([]difference, error) {
 	gpus, err := parseSMI(text)
 	var all []difference
@@ -225,8 +222,7 @@ func (r smiRow) want(smi string) string {
 	return strconv.FormatFloat(v*r.scale, 'g', -1, 64)
 }
 
-// agrees reports whether want is one of ours, or lies between them, within the
-// tolerance.
+// agrees reports whether want is one of ours, or lies between them, within the tolerance.
 func (r smiRow) agrees(want string, ours []string) bool {
 	if slices.Contains(ours, want) {
 		return true

@@ -40,9 +40,8 @@ func (d slowHandles) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return
 	return d.Interface.DeviceGetHandleByIndex(index)
 }
 
-// TestAddedOrRemovedGPUCausesNoGap checks that the driver is reopened, that no
-// GPU counts as down meanwhile, even though finding one takes long, and that none
-// of the agent's own counters restarts.
+// TestAddedOrRemovedGPUCausesNoGap checks that the driver is reopened, that no GPU counts as down meanwhile, even
+// though finding one takes long, and that none of the agent's own counters restarts.
 func TestAddedOrRemovedGPUCausesNoGap(t *testing.T) {
 	t.Parallel()
 	for kind, counts := range map[string][2]float64{"hot_add": {2, 3}, "hot_remove": {3, 2}} {
@@ -76,9 +75,8 @@ func TestAddedOrRemovedGPUCausesNoGap(t *testing.T) {
 	}
 }
 
-// TestListsThatDiffer has the kernel drive more or fewer GPUs than the driver lists,
-// because one came or went while the driver was opened. The driver is opened once
-// more, and not again and again if the difference stays.
+// TestListsThatDiffer has the kernel drive more or fewer GPUs than the driver lists, because one came or went while the
+// driver was opened. The driver is opened once more, and not again and again if the difference stays.
 func TestListsThatDiffer(t *testing.T) {
 	for _, driven := range []int{1, 2, 3} {
 		t.Run(fmt.Sprint(driven), func(t *testing.T) {
@@ -251,8 +249,7 @@ func TestAMismatchThatEndsNeedsNoNewProcess(t *testing.T) {
 	}
 }
 
-// TestProgressStopsWhenAReaderHangsOutsideTheDriver: in this case the agent
-// itself hangs, and a restart is right.
+// TestProgressStopsWhenAReaderHangsOutsideTheDriver: in this case the agent itself hangs, and a restart is right.
 func TestProgressStopsWhenAReaderHangsOutsideTheDriver(t *testing.T) {
 	var release chan struct{} // made in the bubble
 	deadlock := collectors.Register(collectors.Collector{

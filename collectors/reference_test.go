@@ -57,8 +57,7 @@ configuration; static: once each time the driver is opened). Opt-in collectors r
 	fixture.Golden(t, "METRICS.md", b.String())
 }
 
-// notShown lists the values that nvidia-smi shows and no metric has, with the
-// reason.
+// notShown lists the values that nvidia-smi shows and no metric has, with the reason.
 func notShown(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString("\n## What nvidia-smi shows and this does not\n\n| element of `nvidia-smi -q -x` | why not |\n" +

@@ -75,8 +75,7 @@ func (n smiNode) leaves(path string, into map[string][]string) {
 	}
 }
 
-// parseSMI parses the output of "nvidia-smi -q -x". Elements above the GPUs are
-// part of each GPU.
+// parseSMI parses the output of "nvidia-smi -q -x". Elements above the GPUs are part of each GPU.
 func parseSMI(text []byte) ([]smiGPU, error) {
 	var root smiNode
 	if err := xml.Unmarshal(text, &root); err != nil {

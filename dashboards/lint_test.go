@@ -278,8 +278,7 @@ var standing = []string{
 	device.MIGECC.Name, links.IBPortDowned.Name,
 }
 
-// TestEveryFamilyIsShown checks that each family of the catalogue is on a dashboard, or has a
-// reason not to be.
+// TestEveryFamilyIsShown checks that each family of the catalogue is on a dashboard, or has a reason not to be.
 func TestEveryFamilyIsShown(t *testing.T) {
 	t.Parallel()
 	shown := map[string]bool{}
@@ -344,8 +343,7 @@ func generated(t *testing.T) map[string]string {
 	return files
 }
 
-// TestGolden compares the generated files with the rows, or writes them with -update. make generate
-// does that.
+// TestGolden compares the generated files with the rows, or writes them with -update. make generate does that.
 func TestGolden(t *testing.T) { fixture.GoldenFiles(t, "*.json", generated(t)) }
 
 // TestSchema reads the files by Grafana's own schema: no field is unknown, missing or of another

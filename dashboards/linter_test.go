@@ -16,9 +16,8 @@ import (
 // A finding is a breach of a rule of Grafana's dashboard-linter.
 type finding struct{ rule, dashboard, panel, says string }
 
-// TestPublicRules checks the rules that Grafana's dashboard-linter publishes, by their names.
-// TestLint checks the conventions of this directory, and TestQueries that Prometheus accepts
-// each query (target-promql-rule).
+// TestPublicRules checks the rules that Grafana's dashboard-linter publishes, by their names. TestLint checks the
+// conventions of this directory, and TestQueries that Prometheus accepts each query (target-promql-rule).
 func TestPublicRules(t *testing.T) {
 	t.Parallel()
 	var found []finding

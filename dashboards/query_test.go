@@ -177,8 +177,7 @@ func (s server) answersAll(t *testing.T, d *sdk.Dashboard) {
 // A choice is a value for each variable.
 type choice map[string]string
 
-// choices returns the choices to test: All for variables that allow it, and each GPU for the
-// others.
+// choices returns the choices to test: All for variables that allow it, and each GPU for the others.
 func (s server) choices(ctx context.Context, t *testing.T, d *sdk.Dashboard) []choice {
 	all := []choice{{"job": "gpusteward", "instance": regexp.QuoteMeta(s.instance)}}
 	for _, v := range d.Templating.List {
@@ -221,8 +220,7 @@ func (s series) some() bool {
 	return false
 }
 
-// answers reports whether the query returns data. An error or a warning of Prometheus fails the
-// test.
+// answers reports whether the query returns data. An error or a warning of Prometheus fails the test.
 func (s server) answers(ctx context.Context, t *testing.T, a asked, c choice) bool {
 	if a.label != "" && !strings.Contains(a.expr, "{") { // all series of a metric
 		a.expr += "{}"

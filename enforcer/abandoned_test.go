@@ -16,8 +16,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// mapped has do handle a process's memory where it has mapped a file of its session, from an
-// offset on.
+// mapped has do handle a process's memory where it has mapped a file of its session, from an offset on.
 func mapped(t *testing.T, pid int, name string, offset int, do func(memory *os.File, from int64) error) {
 	t.Helper()
 	maps := fixture.Value(os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid)))(t)
@@ -118,9 +117,8 @@ func aged(holds func(string, int) (uint64, time.Time, bool)) func(string, int) (
 	}
 }
 
-// TestSuccessorsWaitForTheDead kills programs that have all memory of their tenant, or of the
-// GPU, one after the other. The driver's listing and its reading of the memory are old. Each
-// successor has its memory, and nobody was denied any.
+// TestSuccessorsWaitForTheDead kills programs that have all memory of their tenant, or of the GPU, one after the other.
+// The driver's listing and its reading of the memory are old. Each successor has its memory, and nobody was denied any.
 func TestSuccessorsWaitForTheDead(t *testing.T) {
 	t.Parallel()
 	for name, tenants := range map[string][]string{"one tenant": {"a", "a", "a", "a"}, "two tenants": {"a", "b", "a", "b"}} {
@@ -145,10 +143,9 @@ func TestSuccessorsWaitForTheDead(t *testing.T) {
 	}
 }
 
-// TestMemoryOverABrokersDeath kills the broker of a tenant with three
-// processes. Two of them want all the memory that they can get while there is
-// no broker. Then another broker starts. The tenant never exceeds its cap, and
-// no process that fails closed has more than before.
+// TestMemoryOverABrokersDeath kills the broker of a tenant with three processes. Two of them want all the memory that
+// they can get while there is no broker. Then another broker starts. The tenant never exceeds its cap, and no process
+// that fails closed has more than before.
 func TestMemoryOverABrokersDeath(t *testing.T) {
 	t.Parallel()
 	const limit = 1024 * mib
@@ -202,10 +199,8 @@ func TestMemoryOverABrokersDeath(t *testing.T) {
 	}
 }
 
-// TestExecDoesNotEvadeTheCap lets a tenant's process at its cap start
-// other programs in every possible way. Each of them wants all the memory at
-// once. The tenant never exceeds its cap, and nothing stays charged after they
-// ended.
+// TestExecDoesNotEvadeTheCap lets a tenant's process at its cap start other programs in every possible way. Each of
+// them wants all the memory at once. The tenant never exceeds its cap, and nothing stays charged after they ended.
 func TestExecDoesNotEvadeTheCap(t *testing.T) {
 	t.Parallel()
 	const limit = 1024 * mib

@@ -17,8 +17,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// program builds the agent as a host runs it, unless GS_AGENT names a ready
-// one.
+// program builds the agent as a host runs it, unless GS_AGENT names a ready one.
 var program = sync.OnceValues(func() (string, error) {
 	if set := os.Getenv("GS_AGENT"); set != "" {
 		return filepath.Abs(set)
@@ -53,8 +52,7 @@ func startAgent(t *testing.T, gpus, mig int, fail, tenants string, roles ...stri
 		"  fail: "+fail+"\n  tenants:\n"+tenants, roles...)
 }
 
-// startAgentOn runs the agent on a host. The section of the enforcer is the end of its
-// configuration.
+// startAgentOn runs the agent on a host. The section of the enforcer is the end of its configuration.
 func startAgentOn(t *testing.T, h *host, enforcer string, roles ...string) *agent {
 	t.Helper()
 	a := &agent{host: h, t: t}
@@ -111,8 +109,7 @@ func (a *agent) log(role string) string {
 	return string(text)
 }
 
-// run starts one of the stub's programs for a tenant. Its standard error is
-// read too.
+// run starts one of the stub's programs for a tenant. Its standard error is read too.
 func (a *agent) run(tenant, of string, argv ...string) *worker {
 	a.t.Helper()
 	copied := filepath.Join(a.dir, of, tenant)
@@ -132,8 +129,7 @@ func (a *agent) job(tenant string, gpu int, options ...string) *worker {
 		options...)...)
 }
 
-// hold lets a tenant's program take memory and keep it. It returns the program
-// and its bytes.
+// hold lets a tenant's program take memory and keep it. It returns the program and its bytes.
 func (a *agent) hold(tenant string, gpu int, options ...string) (*worker, uint64) {
 	a.t.Helper()
 	w := a.job(tenant, gpu, append(options, "--burst-ms=0.1", "--sleep-ms=600000")...)

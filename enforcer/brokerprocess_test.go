@@ -23,8 +23,7 @@ type terms struct {
 	broker.Quota
 }
 
-// A book is a policy: a process is the tenant that it asks for, if the book has
-// it.
+// A book is a policy: a process is the tenant that it asks for, if the book has it.
 type book []terms
 
 func (b book) Tenant(_ broker.Facts, wished string) (string, error) {
@@ -50,10 +49,9 @@ func (b book) Tenants() (names []string) {
 	return names
 }
 
-// TestBrokerProcess is not a test but the broker's process: the test binary
-// runs itself with GS_TEST_SOCKET set. It answers each line of stdin with its
-// statistics. A line with terms in JSON replaces the terms. The process ends
-// with its stdin, so it does not outlive its parent.
+// TestBrokerProcess is not a test but the broker's process: the test binary runs itself with GS_TEST_SOCKET set. It
+// answers each line of stdin with its statistics. A line with terms in JSON replaces the terms. The process ends with
+// its stdin, so it does not outlive its parent.
 func TestBrokerProcess(t *testing.T) {
 	socket := os.Getenv("GS_TEST_SOCKET")
 	if socket == "" {

@@ -86,8 +86,7 @@ func (s *speaker) hoard(bytes uint64, commits bool) {
 	}
 }
 
-// take reserves as many of the bytes as it can get, and returns how many that
-// is.
+// take reserves as many of the bytes as it can get, and returns how many that is.
 func (s *speaker) take(bytes uint64) uint64 {
 	s.t.Helper()
 	for {

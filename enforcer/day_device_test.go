@@ -19,8 +19,7 @@ const (
 	dayMost   = .9 // of a GPU, for programs outside of turns
 )
 
-// A dayGPU is a GPU with the schedule's turns and the ledger's memory. It
-// advances from event to event.
+// A dayGPU is a GPU with the schedule's turns and the ledger's memory. It advances from event to event.
 type dayGPU struct {
 	uuid            string
 	scheduler       *schedule.Scheduler
@@ -114,8 +113,7 @@ func (g *dayGPU) run(d *day, until time.Duration) {
 	}
 }
 
-// play simulates a tenant's hooks; it reports whether the schedule received a
-// message.
+// play simulates a tenant's hooks; it reports whether the schedule received a message.
 func (t *dayTenant) play(d *day, g *dayGPU, passed time.Duration) (told bool) {
 	if t.has && !t.stopped && t.works() {
 		t.ran += passed

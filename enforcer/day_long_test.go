@@ -14,11 +14,9 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestDay lets 100 tenants with random quotas and loads share 8 GPUs for a
-// simulated day, and compares the enforcer's actions with the known truth. No
-// innocent workload is acted upon. Every workload that continues to violate a
-// quota is acted upon within the audits that the policy names, and all is well
-// again afterwards. Guarantees are kept.
+// TestDay lets 100 tenants with random quotas and loads share 8 GPUs for a simulated day, and compares the enforcer's
+// actions with the known truth. No innocent workload is acted upon. Every workload that continues to violate a quota is
+// acted upon within the audits that the policy names, and all is well again afterwards. Guarantees are kept.
 func TestDay(t *testing.T) {
 	d := fixture.Value(newDay(rand.New(rand.NewPCG(*daySeed, 6))))(t)
 	began, seconds := time.Now(), int(*dayHours*3600)

@@ -14,8 +14,7 @@ import (
 	"gpusteward/enforcer/schedule"
 )
 
-// A day is a host with its tenants and the enforcer. Everything about it is
-// known, and its time is simulated.
+// A day is a host with its tenants and the enforcer. Everything about it is known, and its time is simulated.
 type day struct {
 	random  *rand.Rand
 	start   time.Time
@@ -59,8 +58,7 @@ func (d *day) begin() {
 	}
 }
 
-// restart empties the broker's books, and mostly restarts the enforcer. The
-// escalation's state is kept.
+// restart empties the broker's books, and mostly restarts the enforcer. The escalation's state is kept.
 func (d *day) restart() {
 	d.restarts++
 	whole := !d.chance(3)

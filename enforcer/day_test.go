@@ -22,8 +22,7 @@ var (
 const (
 	dayPoint  = .01 // part of a GPU by which a tenant may miss its guarantee
 	dayWindow = 10  // seconds over which a guarantee is measured
-	// age of what an audit finds, at most: a window of 30 s, and the driver's
-	// delay
+	// age of what an audit finds, at most: a window of 30 s, and the driver's delay
 	dayLag   = 45 * time.Second
 	dayGrace = 4 * time.Second  // until a process without a session is found
 	dayFound = 24               // seconds until hidden time is found: a window and three readings
@@ -37,8 +36,7 @@ type dayFigures struct {
 	faults                                                           [dayFaults]int
 	up                                                               [len(policy.Levels)]map[string]int // steps by level and result
 	down                                                             int
-	// violations of a tenant that were attributed to another of its workloads
-	// than the guilty one
+	// violations of a tenant that were attributed to another of its workloads than the guilty one
 	others            int
 	slowest           [len(policy.Levels)]time.Duration
 	longest           time.Duration // return to the ground, beyond the levels' holds
@@ -48,8 +46,7 @@ type dayFigures struct {
 	// audits of a tenant that was paced below its part of the bandwidth
 	overpaced int
 	least     float64 // smallest fraction of that part
-	// allocations that the driver had no memory for; windows in which
-	// guaranteed memory was refused
+	// allocations that the driver had no memory for; windows in which guaranteed memory was refused
 	aborts, missed           int
 	counted                  map[[2]string][2]uint64 // windows and violations of QoS at the last report
 	taken                    []time.Duration         // actions of the last 10 minutes
@@ -124,8 +121,7 @@ func (d *day) note(t *dayTenant) {
 	}
 }
 
-// mean returns the mean of a figure over some seconds, which ended some seconds
-// ago.
+// mean returns the mean of a figure over some seconds, which ended some seconds ago.
 func (t *dayTenant) mean(long, ago int, of func(dayTruth) float64) (sum float64) {
 	now := int(t.gpu.now / time.Second)
 	for i := range long {
@@ -134,8 +130,7 @@ func (t *dayTenant) mean(long, ago int, of func(dayTruth) float64) (sum float64)
 	return sum / float64(long)
 }
 
-// most returns the largest mean of a figure over the windows that an audit may
-// have used.
+// most returns the largest mean of a figure over the windows that an audit may have used.
 func (t *dayTenant) most(of func(dayTruth) float64) (most float64) {
 	for long := 10; long <= 32; long += 2 {
 		for ago := 0; ago+long <= int(dayLag/time.Second); ago++ {
@@ -198,11 +193,9 @@ func (d *day) checkFound(found audit.Audited) {
 	d.known, d.works = max(d.known, len(found.Known)), max(d.works, len(found.Workloads))
 }
 
-// checkQoS adds the windows of guarantees, and holds that no guarantee of
-// compute was violated: a tenant that has its turn keeps it. Guaranteed memory
-// can be missed because of processes outside the hook. A tenant that comes and
-// goes can be late by one turn each time, and turns are longer here than on a
-// real GPU.
+// checkQoS adds the windows of guarantees, and holds that no guarantee of compute was violated: a tenant that has its
+// turn keeps it. Guaranteed memory can be missed because of processes outside the hook. A tenant that comes and goes
+// can be late by one turn each time, and turns are longer here than on a real GPU.
 func (d *day) checkQoS(found audit.Audited) {
 	if d.counted == nil {
 		d.counted = map[[2]string][2]uint64{}
@@ -313,9 +306,8 @@ func (d *day) checkAll(found audit.Audited) {
 	}
 }
 
-// climbs holds that a workload climbs after findings in Confirm audits in a
-// row. It also holds that processes outside the hook, or with hidden memory,
-// are found in each audit.
+// climbs holds that a workload climbs after findings in Confirm audits in a row. It also holds that processes outside
+// the hook, or with hidden memory, are found in each audit.
 func (d *day) climbs(w *dayWorkload, guilty, known bool) {
 	t, s := w.tenant, w.tenant.steps
 	level, _ := d.escalation.Level(w.subject())
@@ -350,8 +342,7 @@ func (d *day) climbs(w *dayWorkload, guilty, known bool) {
 	}
 }
 
-// finds holds that a tenant is found if its processes take much time that their
-// hooks do not report.
+// finds holds that a tenant is found if its processes take much time that their hooks do not report.
 func (d *day) finds(t *dayTenant, found []audit.Violation) {
 	t.steals++
 	accused := slices.ContainsFunc(found, func(v audit.Violation) bool {
@@ -367,8 +358,7 @@ func (d *day) finds(t *dayTenant, found []audit.Violation) {
 	}
 }
 
-// falls holds that an innocent workload is on the ground after its levels'
-// holds and the length of a window.
+// falls holds that an innocent workload is on the ground after its levels' holds and the length of a window.
 func (d *day) falls(w *dayWorkload, guilty bool) {
 	t := w.tenant
 	switch {

@@ -91,8 +91,7 @@ type dayWorkload struct {
 	fault     dayFault
 	ends      time.Duration // the fault's end
 
-	// time since the last step in which each audit could see that its processes
-	// lie or go around the hook
+	// time since the last step in which each audit could see that its processes lie or go around the hook
 	known      time.Duration
 	bad        int           // audits in a row with a finding since the last step, without those that did not know
 	retry      time.Duration // when the escalation retries an action that missed

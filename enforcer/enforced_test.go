@@ -14,9 +14,8 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestEnforcerTerminates ends a program that goes around the hook if the policy
-// says so, and no other program. It does not do so while the GPU itself is at
-// fault.
+// TestEnforcerTerminates ends a program that goes around the hook if the policy says so, and no other program. It does
+// not do so while the GPU itself is at fault.
 func TestEnforcerTerminates(t *testing.T) {
 	t.Parallel()
 	shadow := quick(policy.Terminate)
@@ -47,9 +46,8 @@ func TestEnforcerTerminates(t *testing.T) {
 	g.work(shadowed, anchor) // which were not touched
 }
 
-// TestPausedOverRestart ends an enforcer while a workload is paused. The
-// workload runs until the next enforcer pauses it again. A second enforcer
-// beside the first is refused.
+// TestPausedOverRestart ends an enforcer while a workload is paused. The workload runs until the next enforcer pauses
+// it again. A second enforcer beside the first is refused.
 func TestPausedOverRestart(t *testing.T) {
 	t.Parallel()
 	slow := quick(policy.Pause)

@@ -34,8 +34,7 @@ const tick = audit.Tick(100 * time.Millisecond)
 // ticks returns the time of some ticks.
 func ticks(n int) time.Duration { return time.Duration(n) * time.Duration(tick) }
 
-// A governed is a simulated GPU under an enforcer. The name of a program
-// decides its tenant.
+// A governed is a simulated GPU under an enforcer. The name of a program decides its tenant.
 type governed struct {
 	*host
 	t       *testing.T
@@ -74,8 +73,7 @@ func (g *governed) record(s escalation.Step) {
 	g.steps = append(g.steps, s)
 }
 
-// told returns the escalation's actions on a tenant so far, such as "warn
-// done".
+// told returns the escalation's actions on a tenant so far, such as "warn done".
 func (g *governed) told(tenant string) (all []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -95,8 +93,7 @@ func (g *governed) known(uuid string) bool {
 	return true
 }
 
-// DeviceProcesses simulates the driver: it samples each second, and lists the
-// processes with memory.
+// DeviceProcesses simulates the driver: it samples each second, and lists the processes with memory.
 func (g *governed) DeviceProcesses() (all []collectors.DeviceProcess) {
 	g.mu.Lock()
 	old := slices.Clone(g.listing)

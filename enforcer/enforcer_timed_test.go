@@ -14,10 +14,9 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// TestEnforcer has a greedy tenant on a simulated GPU, beside a tenant with a
-// guarantee and a program without a quota. One process of the greedy tenant
-// goes around the hook. It is found, warned, throttled, paused and resumed, and
-// no other process is touched.
+// TestEnforcer has a greedy tenant on a simulated GPU, beside a tenant with a guarantee and a program without a quota.
+// One process of the greedy tenant goes around the hook. It is found, warned, throttled, paused and resumed, and no
+// other process is touched.
 func TestEnforcer(t *testing.T) {
 	with := func(edit func(*policy.Quota)) policy.Quota { q := none; edit(&q); return q }
 	paused := quick(policy.Pause)

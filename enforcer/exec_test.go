@@ -28,8 +28,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// TestExecProcess is not a test: other tests start it as a process, and the
-// environment tells it what to execute.
+// TestExecProcess is not a test: other tests start it as a process, and the environment tells it what to execute.
 func TestExecProcess(t *testing.T) {
 	text := os.Getenv("GS_TEST_EXEC")
 	if text == "" {
@@ -46,8 +45,7 @@ func TestExecProcess(t *testing.T) {
 	os.Exit(status)
 }
 
-// An onlyTenant is a policy with one tenant for every process, regardless of
-// its request.
+// An onlyTenant is a policy with one tenant for every process, regardless of its request.
 type onlyTenant string
 
 func (o onlyTenant) Tenant(_ broker.Facts, wished string) (string, error) {
@@ -77,8 +75,7 @@ func brokerBy(t *testing.T, p broker.Policy) (b *broker.Broker, socket string) {
 	return b, socket
 }
 
-// executing returns a command that calls Exec and is not started yet. It has a
-// broker unless the options name a socket.
+// executing returns a command that calls Exec and is not started yet. It has a broker unless the options name a socket.
 func executing(t *testing.T, o ExecOptions, env ...string) *exec.Cmd {
 	t.Helper()
 	if o.Socket == "" {
@@ -110,8 +107,7 @@ func ended(t *testing.T, name string, status, want int, errs, says string) {
 		"%s: exit status %d, %q; want %d and %q", name, status, errs, want, says)
 }
 
-// build compiles C into a file of a new directory. Exec accepts any library as
-// the hook, even one that does nothing.
+// build compiles C into a file of a new directory. Exec accepts any library as the hook, even one that does nothing.
 func build(t *testing.T, name, source string, flags ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -153,8 +149,7 @@ func TestExecLoadsTheHookAndSaysWhereTheBrokerIs(t *testing.T) {
 	}
 }
 
-// The program is the process that the caller started, so the caller observes it
-// directly.
+// The program is the process that the caller started, so the caller observes it directly.
 func TestExecIsTheProgram(t *testing.T) {
 	t.Parallel()
 	o := ExecOptions{Library: hook(t)}
@@ -291,8 +286,7 @@ func TestExecWarnsOfWhatTheHookCannotSee(t *testing.T) {
 	}
 }
 
-// TestExecRunsWhatCannotLoadTheHook: programs that the hook would end run without it, and the
-// message says why.
+// TestExecRunsWhatCannotLoadTheHook: programs that the hook would end run without it, and the message says why.
 func TestExecRunsWhatCannotLoadTheHook(t *testing.T) {
 	t.Parallel()
 	good := hook(t)
@@ -350,8 +344,7 @@ __attribute__((constructor)) static void check(void)
 	}
 }
 
-// A program starts even without a broker, unless one is required. If no broker
-// takes it, a message says so.
+// A program starts even without a broker, unless one is required. If no broker takes it, a message says so.
 func TestExecSaysWhereNoQuotaHolds(t *testing.T) {
 	t.Parallel()
 	library, none := hook(t), socketOf(t)

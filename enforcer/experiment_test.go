@@ -20,8 +20,7 @@ import (
 // the GPU alone until the second one launches, and some work is queued then.
 const settle = time.Second
 
-// A host is a GPU with what its workers need in their environment: on the
-// stub a simulated GPU of its own.
+// A host is a GPU with what its workers need in their environment: on the stub a simulated GPU of its own.
 type host struct {
 	driver []string // environment that chooses the driver; empty: the real one
 	broker *worker
@@ -30,9 +29,8 @@ type host struct {
 	truth  *monitor // what the simulated GPU did; nil on a real one
 }
 
-// startBroker starts a broker in a process of its own, so that it can be
-// killed and its processor time is its own. Who wishes to be one of the
-// tenants is.
+// startBroker starts a broker in a process of its own, so that it can be killed and its processor time is its own. Who
+// wishes to be one of the tenants is.
 func startBroker(t *testing.T, socket string, tenants ...terms) *worker {
 	t.Helper()
 	return startBrokerIn(t, nil, socket, tenants...)
@@ -103,8 +101,7 @@ type figure struct {
 	bursts    [][]float64
 }
 
-// measure runs the parts at once and looks at what they did together, after
-// settle and until the first of them ends.
+// measure runs the parts at once and looks at what they did together, after settle and until the first of them ends.
 func (h *host) measure(t *testing.T, name string, seconds float64, parts ...part) figure {
 	t.Helper()
 	before, waits := make([]time.Duration, len(parts)), fixture.WatchWaits(t)
@@ -135,8 +132,7 @@ func (h *host) measure(t *testing.T, name string, seconds float64, parts ...part
 	return f
 }
 
-// evaluate compares what the parts got, by the truth where it is known, else
-// by the steps that they completed.
+// evaluate compares what the parts got, by the truth where it is known, else by the steps that they completed.
 func (f *figure) evaluate(t *testing.T, truth *monitor, parts []part) {
 	t.Helper()
 	var all, steps []*series
@@ -198,10 +194,9 @@ func (f figure) show() {
 // machine was busy: a fifth of the time that a process waited for a processor.
 func (f figure) excused() float64 { return f.waited / 5 }
 
-// fair is an error if the shares miss the goals: 0.5 point over each 10 s, and 2
-// points over each second. The processes of a simulated GPU wake when the
-// machine lets them, and a busy machine takes seconds from anybody. There the
-// typical second counts, which must be within 1 point beyond what is excused.
+// fair is an error if the shares miss the goals: 0.5 point over each 10 s, and 2 points over each second. The processes
+// of a simulated GPU wake when the machine lets them, and a busy machine takes seconds from anybody. There the typical
+// second counts, which must be within 1 point beyond what is excused.
 func (f figure) fair() error {
 	if f.simulated {
 		if goal := max(1, 200*f.launch) + 100*f.excused(); f.one.median > goal { // two launches of a second

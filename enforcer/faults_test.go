@@ -13,8 +13,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// poll checks a condition every few milliseconds and returns how long it took
-// to become true.
+// poll checks a condition every few milliseconds and returns how long it took to become true.
 func poll(t *testing.T, limit time.Duration, what string, done func() bool) time.Duration {
 	t.Helper()
 	began, look := time.Now(), time.NewTicker(5*time.Millisecond)
@@ -43,9 +42,8 @@ func hoard(mibs, step int, kind string) []string {
 		"--burst-ms=0.1", "--sleep-ms=600000"}
 }
 
-// brokerKilled kills the broker by SIGKILL under two saturated tenants, and
-// starts another one after a while. Both run all the time, and share as before
-// within 3 s.
+// brokerKilled kills the broker by SIGKILL under two saturated tenants, and starts another one after a while. Both run
+// all the time, and share as before within 3 s.
 func brokerKilled(t *testing.T, h *host, down time.Duration) {
 	t.Helper()
 	tenants := []terms{tenant("small", 30), tenant("large", 70)}
@@ -138,9 +136,8 @@ func TestMemoryRace(t *testing.T) {
 	fixture.AtLeast(t, sum, limit*95/100, "64 processes could take %d MiB of %d", sum/mib, limit/mib)
 }
 
-// TestCancelledAllocations cancels threads in allocations. The other threads
-// want all of the tenant's cap, and get the bytes that were granted to the
-// cancelled ones.
+// TestCancelledAllocations cancels threads in allocations. The other threads want all of the tenant's cap, and get the
+// bytes that were granted to the cancelled ones.
 func TestCancelledAllocations(t *testing.T) {
 	t.Parallel()
 	h := stub(t)

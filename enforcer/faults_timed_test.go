@@ -12,9 +12,8 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestDeathGivesShareBack kills a tenant that has nine tenths of the GPU, five
-// times, and measures the loss of the other tenant: with the whole GPU from the
-// first moment it would complete as much work as time passes.
+// TestDeathGivesShareBack kills a tenant that has nine tenths of the GPU, five times, and measures the loss of the
+// other tenant: with the whole GPU from the first moment it would complete as much work as time passes.
 func TestDeathGivesShareBack(t *testing.T) {
 	const span = 100 * time.Millisecond
 	h := stub(t)
@@ -45,9 +44,8 @@ func TestDeathGivesShareBack(t *testing.T) {
 
 func TestBrokerKilled(t *testing.T) { brokerKilled(t, stub(t), time.Second) }
 
-// TestOneOfTwoStopped stops one of two processes of a tenant during its work,
-// several times, too briefly to become stale. The other process continues with
-// the tenant's part.
+// TestOneOfTwoStopped stops one of two processes of a tenant during its work, several times, too briefly to become
+// stale. The other process continues with the tenant's part.
 func TestOneOfTwoStopped(t *testing.T) {
 	const times, span = 3, int64(time.Second)
 	h := stub(t)

@@ -11,8 +11,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// ranks starts a gang's processes, one on each simulated GPU. They run
-// ungoverned if the tenant is empty.
+// ranks starts a gang's processes, one on each simulated GPU. They run ungoverned if the tenant is empty.
 func (h *host) ranks(t *testing.T, tenant string, gang, gpus int) (all []*worker) {
 	for i := range gpus {
 		all = append(all, h.load(t, tenant, "--launch=meet", "--gang="+strconv.Itoa(gang),
@@ -22,8 +21,7 @@ func (h *host) ranks(t *testing.T, tenant string, gang, gpus int) (all []*worker
 	return all
 }
 
-// together runs two gangs on the same GPUs and returns the sum of their steps
-// per second.
+// together runs two gangs on the same GPUs and returns the sum of their steps per second.
 func (h *host) together(t *testing.T, a, b string, gpus int) float64 {
 	t.Helper()
 	all := append(h.ranks(t, a, 1, gpus), h.ranks(t, b, 2, gpus)...)
@@ -49,14 +47,12 @@ func (h *host) together(t *testing.T, a, b string, gpus int) float64 {
 // rounds of each recipe. A tenant's first moments say little about its pace.
 var rounds = map[string]int{"peer": 200, "waitvalue": 200, "hostfunc": 200, "cross": 200, "two": 25, "locks": 5}
 
-// tolerances of the recipes that lose more than the others. The threads of locks
-// wait at the gate with a lock that their work needs, so each hand-over waits for
-// them. They need 0.08 s a round alone, 0.2 to 0.4 s beside the other, and 0.53 s
-// at this bound, which leaves room for a busy machine.
+// tolerances of the recipes that lose more than the others. The threads of locks wait at the gate with a lock that
+// their work needs, so each hand-over waits for them. They need 0.08 s a round alone, 0.2 to 0.4 s beside the other,
+// and 0.53 s at this bound, which leaves room for a busy machine.
 var tolerances = map[string]float64{"locks": 0.55}
 
-// TestNothingHangs runs programs whose work waits for a later launch of theirs, beside another
-// tenant.
+// TestNothingHangs runs programs whose work waits for a later launch of theirs, beside another tenant.
 func TestNothingHangs(t *testing.T) {
 	t.Parallel()
 	for recipe := range rounds {
@@ -74,10 +70,9 @@ func TestNothingHangs(t *testing.T) {
 	}
 }
 
-// nothingHangs runs a recipe alone and beside another program, and then both
-// under the hook, three times. The guarantee is close to the recipe's pace
-// beside the other without the hook. No round may hang. The median pace is at
-// least the guarantee, less the cost of waits on the GPU during the other's turns.
+// nothingHangs runs a recipe alone and beside another program, and then both under the hook, three times. The guarantee
+// is close to the recipe's pace beside the other without the hook. No round may hang. The median pace is at least the
+// guarantee, less the cost of waits on the GPU during the other's turns.
 func nothingHangs(t *testing.T, h *host, recipe string) {
 	t.Helper()
 	const guarantee = 0.7

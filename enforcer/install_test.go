@@ -21,8 +21,7 @@ func inode(t *testing.T, path string) *syscall.Stat_t {
 	return info.Sys().(*syscall.Stat_t)
 }
 
-// Install changes only what is wrong, and running programs keep the library
-// that they loaded.
+// Install changes only what is wrong, and running programs keep the library that they loaded.
 func TestInstall(t *testing.T) {
 	t.Parallel()
 	old, dir := hook(t), filepath.Join(t.TempDir(), "a/b")

@@ -29,11 +29,9 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// TestGPUTraces records what real programs write into their traces, beside
-// their own timers, for tests that need no GPU. GS_JOBS_OUT names the directory
-// of the results: KIND.json[.RANK] by hook/bench/jobs.py, and PID.trace, the
-// events as little-endian int64 ns, uint32 id, uint8 kind, uint8 gpu, uint16
-// thread.
+// TestGPUTraces records what real programs write into their traces, beside their own timers, for tests that need no
+// GPU. GS_JOBS_OUT names the directory of the results: KIND.json[.RANK] by hook/bench/jobs.py, and PID.trace, the
+// events as little-endian int64 ns, uint32 id, uint8 kind, uint8 gpu, uint16 thread.
 var (
 	jobsSeconds = flag.Float64("jobs.seconds", 10, "`seconds` of each program; padding takes twice as many for its steps")
 	jobsOnly    = flag.String("jobs.only", "", "`regexp` of the kinds of programs; empty is all")
@@ -111,8 +109,7 @@ func (r *recorder) write(t *testing.T, out string) {
 	}
 }
 
-// TestGPUSteps compares the steps that are found with the timer in each
-// program, one program after the other.
+// TestGPUSteps compares the steps that are found with the timer in each program, one program after the other.
 func TestGPUSteps(t *testing.T) {
 	good, all := 0, 0
 	fmt.Println("kind        steps  found  counted  median ms  median err %  p99 err %  single err %")
@@ -192,9 +189,8 @@ type comparison struct {
 	counted, ms, median, p99, single float64
 }
 
-// compareSteps compares both times over what both have seen: the steps whose middle lies
-// there. The median of steps that differ much from each other moves with a few of them;
-// the median error of single ones does not.
+// compareSteps compares both times over what both have seen: the steps whose middle lies there. The median of steps
+// that differ much from each other moves with a few of them; the median error of single ones does not.
 func compareSteps(began int64, ends []int64, found []steps.Step) (c comparison) {
 	c.steps, c.found = len(ends), -1
 	if len(found) == 0 {
@@ -307,9 +303,8 @@ var (
 	lateWithin = flag.Duration("late.within", time.Minute, "`time` in which a straggler is to be named")
 )
 
-// TestGPUStragglers lets one rank of a job do more work on its host, by a tenth to
-// three tenths of a step, then the other one, and so on. It wants each named alone,
-// and nobody before.
+// TestGPUStragglers lets one rank of a job do more work on its host, by a tenth to three tenths of a step, then the
+// other one, and so on. It wants each named alone, and nobody before.
 func TestGPUStragglers(t *testing.T) {
 	if len(products()) < 2 {
 		t.Skip("needs two GPUs")

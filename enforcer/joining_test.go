@@ -52,8 +52,7 @@ func TestOrderNamesANewProcess(t *testing.T) {
 	poll(t, 20*time.Second, "it is not suspended", func() bool { return g.used() == 0 && g.phase() == "suspended" })
 }
 
-// TestNewProcessResumesAnIdleWorkload takes the work of a new process for the use of the
-// GPU by its workload.
+// TestNewProcessResumesAnIdleWorkload takes the work of a new process for the use of the GPU by its workload.
 func TestNewProcessResumesAnIdleWorkload(t *testing.T) {
 	bothWays(t, func(t *testing.T, hooked bool) {
 		g := suspending(t, 0, 0, []string{"a"}, gives(0))

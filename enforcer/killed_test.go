@@ -24,8 +24,7 @@ var (
 	killings = flag.Int("killings", 4, "`number` of cycles in which the agent is killed")
 )
 
-// recorded returns the phase of the one record of a suspension in the agent's state;
-// empty: there is none.
+// recorded returns the phase of the one record of a suspension in the agent's state; empty: there is none.
 func (a *agent) recorded() string {
 	var file struct {
 		State struct {
@@ -63,9 +62,8 @@ func (a *agent) order(what string, pid int) error {
 	}
 }
 
-// killedInCycles suspends a program and resumes it again and again. It kills the
-// agent in turn at a random moment of the suspension and of the resumption. After
-// each cycle the program is to work again, and works is called.
+// killedInCycles suspends a program and resumes it again and again. It kills the agent in turn at a random moment of
+// the suspension and of the resumption. After each cycle the program is to work again, and works is called.
 func (a *agent) killedInCycles(w *worker, works func(cycle int)) {
 	t, pid := a.t, w.Cmd.Process.Pid
 	t.Helper()

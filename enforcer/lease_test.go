@@ -32,9 +32,8 @@ func completed(t *testing.T, w *worker) float64 {
 	return n / seconds
 }
 
-// TestIdleLeaseIsAnothers stops a process that holds lent memory. Another
-// process of the same tenant wants all the memory that the first does not use.
-// Then the first is killed.
+// TestIdleLeaseIsAnothers stops a process that holds lent memory. Another process of the same tenant wants all the
+// memory that the first does not use. Then the first is killed.
 func TestIdleLeaseIsAnothers(t *testing.T) {
 	t.Parallel()
 	const limit = 1024 * mib

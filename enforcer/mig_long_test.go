@@ -20,9 +20,8 @@ func TestMIGOfTwoProcesses(t *testing.T) {
 	onMIG(t, slice(0), "enforce", "observe")
 }
 
-// TestUnknownMIG has a program on a MIG device that NVML does not report, as
-// with a driver newer than the agent. Its quota cannot hold there. All
-// interfaces report that, and a broker that fails closed lets nothing pass.
+// TestUnknownMIG has a program on a MIG device that NVML does not report, as with a driver newer than the agent. Its
+// quota cannot hold there. All interfaces report that, and a broker that fails closed lets nothing pass.
 func TestUnknownMIG(t *testing.T) {
 	t.Parallel()
 	for fail, c := range map[string]struct {

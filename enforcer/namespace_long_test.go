@@ -15,9 +15,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// TestAnotherDriverIsFound has programs load the driver in a namespace without
-// the hook. One program uses nothing else. The other also launches a little
-// under the hook, while honest programs run together.
+// TestAnotherDriverIsFound has programs load the driver in a namespace without the hook. One program uses nothing else.
+// The other also launches a little under the hook, while honest programs run together.
 func TestAnotherDriverIsFound(t *testing.T) {
 	table := judging()
 	for _, name := range []string{"honest", "another", "alone", "beside"} {
@@ -49,9 +48,8 @@ func TestAnotherDriverIsFound(t *testing.T) {
 	}
 }
 
-// TestDriverFoundOtherwise has a program find the driver's functions by a dlsym
-// that dlvsym found, which the audit reports. Another program loads a copy of
-// the driver's file, which is under the hook like any other.
+// TestDriverFoundOtherwise has a program find the driver's functions by a dlsym that dlvsym found, which the audit
+// reports. Another program loads a copy of the driver's file, which is under the hook like any other.
 func TestDriverFoundOtherwise(t *testing.T) {
 	g := underEnforcer(t, judging(byPath("found", none, quick(policy.Warn)), byPath("copied", none, quick(policy.Warn))))
 	driver := fixture.Value(os.ReadFile(fixture.Given(t, "GS_STUB", "hook/build/stub") + "/libcuda.so.1"))(t)
@@ -104,12 +102,10 @@ func TestOwnSessionLimitIsNoExcuse(t *testing.T) {
 	poll(t, time.Minute, "it is not ended", func() bool { return slices.Contains(g.told(doomed.Name), "terminate done") })
 }
 
-// severe returns a policy that terminates workloads outside the hook after a
-// few seconds.
+// severe returns a policy that terminates workloads outside the hook after a few seconds.
 func severe() policy.Table { return judging(byPath("doomed", none, quick(policy.Terminate))) }
 
-// untouched watches a program for ten audits: it works, the audits find
-// nothing, and the enforcer does not act on it.
+// untouched watches a program for ten audits: it works, the audits find nothing, and the enforcer does not act on it.
 func (g *governed) untouched(w *worker) {
 	g.t.Helper()
 	for range 10 {

@@ -13,9 +13,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// TestOthersUseTheGPU compares the part of a GPU's time that the neighbours of a
-// process use, by the driver's samples. Two of the three are of one workload, and
-// one of no known workload.
+// TestOthersUseTheGPU compares the part of a GPU's time that the neighbours of a process use, by the driver's samples.
+// Two of the three are of one workload, and one of no known workload.
 func TestOthersUseTheGPU(t *testing.T) {
 	t.Parallel()
 	const minePID, idlePID, busyPID = 1, 2, 3
@@ -46,9 +45,8 @@ func TestOthersUseTheGPU(t *testing.T) {
 	fixture.Equal(t, unknown.others("GPU-0", minePID), 1, "without samples the others may use all")
 }
 
-// Two programs run under Gemini's hook. One of them launches all that it is
-// given (22 s of the GPU's time, of which 1.3 s are charged). A third process
-// has no tenant.
+// Two programs run under Gemini's hook. One of them launches all that it is given (22 s of the GPU's time, of which 1.3
+// s are charged). A third process has no tenant.
 func TestClaimsUnderGeminisHookAreCompared(t *testing.T) {
 	t.Parallel()
 	for name, gpu := range map[string]string{"a table that is named after the GPU": "GPU-a", "another": ""} {
@@ -85,9 +83,8 @@ func TestClaimsUnderGeminisHookAreCompared(t *testing.T) {
 	}
 }
 
-// The kernels of a tenant keep the memory busy for 80 % of their time on the
-// GPU. The pacer brings the tenant within its part of the bandwidth. The tenant
-// gets its limit back when it needs less.
+// The kernels of a tenant keep the memory busy for 80 % of their time on the GPU. The pacer brings the tenant within
+// its part of the bandwidth. The tenant gets its limit back when it needs less.
 func TestPacer(t *testing.T) {
 	t.Parallel()
 	at, q := place{"a", "GPU-0"}, policy.Quota{Limit: .9, Bandwidth: .3}

@@ -168,8 +168,7 @@ func TestHoldsExcuseWorkloads(t *testing.T) {
 	}
 }
 
-// TestUnenforcedQuotaIsReported: a part of an unknown memory is no cap, which the log and the
-// metrics say, once.
+// TestUnenforcedQuotaIsReported: a part of an unknown memory is no cap, which the log and the metrics say, once.
 func TestUnenforcedQuotaIsReported(t *testing.T) {
 	t.Parallel()
 	var log fixture.Transcript
@@ -223,8 +222,7 @@ func TestEndsOfSuspensionsAreReported(t *testing.T) {
 	}
 }
 
-// TestSuspendOrderNamesUnguardedProcesses warns of processes that may not survive their
-// suspension.
+// TestSuspendOrderNamesUnguardedProcesses warns of processes that may not survive their suspension.
 func TestSuspendOrderNamesUnguardedProcesses(t *testing.T) {
 	t.Parallel()
 	e := &Enforcer{}
@@ -246,9 +244,8 @@ func TestSuspendOrderNamesUnguardedProcesses(t *testing.T) {
 	}
 }
 
-// The owner of a process follows from this host's facts. On a simulated host it
-// follows from the simulation alone. A process without a workload, or an ended
-// one, has no owner.
+// The owner of a process follows from this host's facts. On a simulated host it follows from the simulation alone. A
+// process without a workload, or an ended one, has no owner.
 func TestOwnerOfADeviceProcess(t *testing.T) {
 	t.Parallel()
 	exe := fixture.Value(os.Readlink("/proc/self/exe"))(t)
@@ -287,8 +284,7 @@ func TestOwnerOfADeviceProcess(t *testing.T) {
 	}
 }
 
-// startHeadless starts a program whose first thread ends while another
-// continues. It lives until the test ends.
+// startHeadless starts a program whose first thread ends while another continues. It lives until the test ends.
 func startHeadless(t *testing.T) (pid int) {
 	t.Helper()
 	dir := t.TempDir()

@@ -33,9 +33,8 @@ var jams = []jam{
 // faulty is a job whose second rank has the fault.
 func faulty(option string) [2][]string { return [2][]string{nil, {option}} }
 
-// TestRanks runs jobs that hang, side by side. The traces of each one's ranks have
-// the same communicator, and how far each rank has come. Ranks poll: these tests run before the
-// parallel ones.
+// TestRanks runs jobs that hang, side by side. The traces of each one's ranks have the same communicator, and how far
+// each rank has come. Ranks poll: these tests run before the parallel ones.
 func TestRanks(t *testing.T) {
 	h := stub(t, fmt.Sprint("GS_STUB_GPUS=", 2*len(jams)))
 	r := record(t)
@@ -98,8 +97,7 @@ func TestEndlessAmongMany(t *testing.T) {
 	}
 }
 
-// endlessAmong runs a job of two ranks, the second with the option, until the hang
-// is seen.
+// endlessAmong runs a job of two ranks, the second with the option, until the hang is seen.
 func endlessAmong(t *testing.T, buckets, step int, option string, seen func(a, b wire.Communicator) bool,
 ) (a, b wire.Communicator) {
 	h, r := stub(t, "GS_STUB_GPUS=2"), record(t)

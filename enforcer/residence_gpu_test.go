@@ -26,8 +26,7 @@ var (
 	wakings      = flag.Int("wakings", 6, "`number` of times that each notebook is idle")
 )
 
-// startRealAgent runs the agent with this section of its configuration on the
-// machine's GPUs.
+// startRealAgent runs the agent with this section of its configuration on the machine's GPUs.
 func startRealAgent(t *testing.T, enforcer string) *agent {
 	t.Helper()
 	return startAgentOn(t, &host{}, enforcer, "all")
@@ -53,9 +52,8 @@ func (w *worker) by(at int64) float64 {
 	return s.By(at)
 }
 
-// TestGPUTurns has two programs of 60 % of a GPU's memory take turns. The GPU is
-// as large as a third program leaves it. Both together do at least 80 % of what
-// one of them does alone, and no allocation fails.
+// TestGPUTurns has two programs of 60 % of a GPU's memory take turns. The GPU is as large as a third program leaves it.
+// Both together do at least 80 % of what one of them does alone, and no allocation fails.
 func TestGPUTurns(t *testing.T) {
 	a := startRealAgent(t, fmt.Sprintf("  overcommit: {gpus: [all], turn: %v}\n  tenants:\n"+
 		"    - {name: fixed, priority: high}\n    - {name: a}\n    - {name: b}\n", *turnsTurn))
@@ -156,9 +154,8 @@ func TestGPUNotebooks(t *testing.T) {
 	}
 }
 
-// TestGPUKilledEnforcer kills the agent at moments of a suspension and of a
-// resumption. In the end the program works, and its state is that of a twin that
-// nobody disturbed.
+// TestGPUKilledEnforcer kills the agent at moments of a suspension and of a resumption. In the end the program works,
+// and its state is that of a twin that nobody disturbed.
 func TestGPUKilledEnforcer(t *testing.T) { killedEnforcer(t, "n") }
 
 // TestGPUKilledEnforcerWithoutHook does the same to a program without the hook.

@@ -16,8 +16,7 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// gives has tenants' workloads with more than some bytes give way after some ticks without
-// use of the GPU.
+// gives has tenants' workloads with more than some bytes give way after some ticks without use of the GPU.
 func gives(keep uint64) func(*policy.Table) {
 	return func(t *policy.Table) {
 		for i := range t.Rules {
@@ -46,8 +45,7 @@ func givenWay(t *testing.T) (g *governed, a, b *worker) {
 	return g, a, b
 }
 
-// phase returns the phase of the one suspended workload; empty: there is none,
-// or several.
+// phase returns the phase of the one suspended workload; empty: there is none, or several.
 func (g *governed) phase() string {
 	if s := g.stats().Suspended; len(s) == 1 {
 		return s[0].Phase
@@ -55,9 +53,8 @@ func (g *governed) phase() string {
 	return ""
 }
 
-// TestAnIdleWorkloadGivesWay suspends a program that does not use the GPU, and
-// brings it back when it launches, with the hook and without. One with little
-// memory stays.
+// TestAnIdleWorkloadGivesWay suspends a program that does not use the GPU, and brings it back when it launches, with
+// the hook and without. One with little memory stays.
 func TestAnIdleWorkloadGivesWay(t *testing.T) {
 	bothWays(t, func(t *testing.T, hooked bool) {
 		g := suspending(t, 0, 0, []string{"a", "b"}, gives(1<<30), func(table *policy.Table) {
@@ -103,10 +100,9 @@ func (g *governed) cameBack(w *worker, n int) {
 	poll(g.t, time.Minute, fmt.Sprintf("it does not come back for the %d. time", n-1), func() bool { return worked(w) == n })
 }
 
-// TestWaitForTheGPUResumesTheProgram suspends a program without the hook that waits for its GPU
-// before it launches: the driver's library faults in it. It lives, and comes back by that.
-// One that was suspended by order waits for the order, or until the enforcer ends: nothing
-// would hold its thread then.
+// TestWaitForTheGPUResumesTheProgram suspends a program without the hook that waits for its GPU before it launches: the
+// driver's library faults in it. It lives, and comes back by that. One that was suspended by order waits for the order,
+// or until the enforcer ends: nothing would hold its thread then.
 func TestWaitForTheGPUResumesTheProgram(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a", "b"}, gives(0))
@@ -225,10 +221,9 @@ func TestRestartResumesIdleWorkloads(t *testing.T) {
 	})
 }
 
-// TestWorkloadsTakeTurns has two programs on an overcommitted GPU that has room
-// for one. The second one's allocation waits instead of failing, and both work in
-// turns. The GPU's free memory is known from before memory came back to it, and nobody
-// tries to have that, too.
+// TestWorkloadsTakeTurns has two programs on an overcommitted GPU that has room for one. The second one's allocation
+// waits instead of failing, and both work in turns. The GPU's free memory is known from before memory came back to it,
+// and nobody tries to have that, too.
 func TestWorkloadsTakeTurns(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 32<<30, []string{"a", "b"}, overcommitted(2))
@@ -316,8 +311,7 @@ func TestAnImpossibleAllocationFails(t *testing.T) {
 	fixture.If(t, len(n) > 0 && n[0].Waiting > 0, "something waits: %+v", n)
 }
 
-// rests starts a program that holds so many MiB, works for a moment, and again whenever it is
-// told to.
+// rests starts a program that holds so many MiB, works for a moment, and again whenever it is told to.
 func (g *governed) rests(tenant string, hooked bool, mib string, options ...string) *worker {
 	g.t.Helper()
 	return g.job(tenant, hooked, append([]string{"--kernel-us=200", "--burst-ms=50", "--sleep-ms=-1", "--seconds=600",
@@ -346,8 +340,7 @@ func TestSuspendWithoutHostMemoryBacksOff(t *testing.T) {
 	g.refused(g.suspend, a.pid(), "need as much host memory: 1000 MiB are available")
 }
 
-// TestFailedResumeBacksOff has the driver refuse to restore what the GPU seems to
-// have room for.
+// TestFailedResumeBacksOff has the driver refuse to restore what the GPU seems to have room for.
 func TestFailedResumeBacksOff(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a", "b"}, gives(0))

@@ -17,8 +17,7 @@ type series struct {
 // work returns the cost of the steps completed within [from, to).
 func (s *series) work(from, to int64) float64 { return (s.By(to) - s.By(from)) * s.cost }
 
-// shares returns each worker's part of all work completed within [from, to), 0
-// to 1; nil if nothing was completed.
+// shares returns each worker's part of all work completed within [from, to), 0 to 1; nil if nothing was completed.
 func shares(all []*series, from, to int64) []float64 {
 	parts, sum := make([]float64, len(all)), 0.0
 	for i, s := range all {
@@ -38,9 +37,8 @@ func shares(all []*series, from, to int64) []float64 {
 // (percent of the GPU), over sliding windows of one length.
 type errs struct{ max, median, p99 float64 }
 
-// deviation slides a window over [from, to) in tenths of a second. A window's
-// error is that of the worker that is furthest from its target. A window
-// without a completed step counts as wholly wrong.
+// deviation slides a window over [from, to) in tenths of a second. A window's error is that of the worker that is
+// furthest from its target. A window without a completed step counts as wholly wrong.
 func deviation(all []*series, target []float64, from, to int64, window time.Duration) errs {
 	var found []float64
 	for at := from; at+int64(window) <= to; at += int64(100 * time.Millisecond) {

@@ -18,10 +18,9 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// These tests run the hook and the broker on a real GPU. What they cost, and how
-// they share it, is measured by bench/matrix. The test binary may be built on
-// another machine: GS_HOOK, GS_LOAD and GS_BENCH name the hook library, the load
-// generator and the directory of the programs.
+// These tests run the hook and the broker on a real GPU. What they cost, and how they share it, is measured by
+// bench/matrix. The test binary may be built on another machine: GS_HOOK, GS_LOAD and GS_BENCH name the hook library,
+// the load generator and the directory of the programs.
 
 // products returns the names of this machine's GPUs.
 func products() []string {
@@ -29,8 +28,7 @@ func products() []string {
 	return strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' })
 }
 
-// TestGPUNothingHangs runs programs whose work waits for a later launch of
-// theirs, beside another tenant.
+// TestGPUNothingHangs runs programs whose work waits for a later launch of theirs, beside another tenant.
 func TestGPUNothingHangs(t *testing.T) {
 	for _, recipe := range []string{"waitvalue", "hostfunc", "two", "peer", "cross"} {
 		t.Run(recipe, func(t *testing.T) {
@@ -71,10 +69,9 @@ var takers = []taker{
 	{"jax", "preallocating", []string{"XLA_PYTHON_CLIENT_MEM_FRACTION=.9"}, false, "JaxRuntimeError", 0.85, 0},
 }
 
-// TestGPUMemory holds that every allocator of PyTorch, JAX, CuPy and the calls
-// from before CUDA 3.2 meet a cap to the byte. The program gets its own error,
-// never exceeds the cap, can use nearly all of it, and sees the cap as the
-// card's memory.
+// TestGPUMemory holds that every allocator of PyTorch, JAX, CuPy and the calls from before CUDA 3.2 meet a cap to the
+// byte. The program gets its own error, never exceeds the cap, can use nearly all of it, and sees the cap as the card's
+// memory.
 func TestGPUMemory(t *testing.T) {
 	const limit = 4096 * mib
 	var h host
@@ -142,8 +139,7 @@ func TestGPUSMI(t *testing.T) {
 	}
 }
 
-// smi returns the memory in use on the first GPU, in MiB, as seen without the
-// hook.
+// smi returns the memory in use on the first GPU, in MiB, as seen without the hook.
 func smi(t *testing.T) float64 {
 	t.Helper()
 	out, err := exec.Command("nvidia-smi", "--id=0", "--query-gpu=memory.used",

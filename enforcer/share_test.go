@@ -10,9 +10,8 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// These tests measure the hook and the broker together on a simulated GPU that
-// real processes share (hook/stub). The cost of a step and the size of memory
-// are known there, so true shares are measured and not estimated.
+// These tests measure the hook and the broker together on a simulated GPU that real processes share (hook/stub). The
+// cost of a step and the size of memory are known there, so true shares are measured and not estimated.
 
 func tenant(name string, weight float64) terms {
 	return terms{name, broker.Quota{Quota: quota.Quota{Limit: 1}, Weight: weight}}

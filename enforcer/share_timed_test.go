@@ -33,8 +33,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestWorkConservation holds that a sleeping tenant leaves its GPU to the other
-// one: together they use it all.
+// TestWorkConservation holds that a sleeping tenant leaves its GPU to the other one: together they use it all.
 func TestWorkConservation(t *testing.T) {
 	bursty := demand{50, 200 * time.Microsecond, []string{"--kernel-us=200", "--burst-ms=5", "--sleep-ms=20"}}
 	busy := 0.
@@ -46,10 +45,9 @@ func TestWorkConservation(t *testing.T) {
 		"the GPU is busy %.1f %% of a typical second beside a bursty tenant, goal 97 %%", 100*busy)
 }
 
-// TestHostFunctions holds that a tenant with a limit of half the GPU, which
-// queues a host function before each launch, gets no more than that: neither
-// beside another tenant nor alone. The functions last so long that launches pass
-// while one holds the stream.
+// TestHostFunctions holds that a tenant with a limit of half the GPU, which queues a host function before each launch,
+// gets no more than that: neither beside another tenant nor alone. The functions last so long that launches pass while
+// one holds the stream.
 func TestHostFunctions(t *testing.T) {
 	const seconds, last = 3, 2
 	const goal = 0.5 + 0.02 + 0.05/last // a limit of a half saves up to 50 ms
@@ -131,18 +129,16 @@ func TestRefusedEvents(t *testing.T) {
 	fixture.AtMost(t, f.share[0], goal+f.excused(), "a tenant without events has … of the GPU, and a weight of 0.2")
 }
 
-// TestCancelledThreads holds that cancelled threads inside launches give a
-// tenant no more than its share: a thread that replaces a cancelled one is
-// governed too.
+// TestCancelledThreads holds that cancelled threads inside launches give a tenant no more than its share: a thread that
+// replaces a cancelled one is governed too.
 func TestCancelledThreads(t *testing.T) {
 	cancelled := kernels(20, 200)
 	cancelled.options = append(cancelled.options, "--threads=2", "--cancel-ms=20")
 	fixture.Must(t, saturate(t, "threads are cancelled", true, 6, kernels(80, 200), cancelled).fair())
 }
 
-// TestSmallKernels holds that tenants that are bound by their own processor run
-// together: turns would halve their pace. A busy machine may halve it as well, so
-// the best of five pairs of runs counts.
+// TestSmallKernels holds that tenants that are bound by their own processor run together: turns would halve their pace.
+// A busy machine may halve it as well, so the best of five pairs of runs counts.
 func TestSmallKernels(t *testing.T) {
 	small := demand{50, 5 * time.Microsecond, []string{"--kernel-us=5", "--cpu-us=20"}}
 	var parts []float64
@@ -153,14 +149,12 @@ func TestSmallKernels(t *testing.T) {
 	fixture.AtLeast(t, slices.Max(parts), 0.75, "small kernels reach %.2f of what they do ungoverned, goal 0.75", parts)
 }
 
-// TestMIG runs the agent as a host does on a GPU in MIG mode. Its table has
-// quotas for one of the two MIG devices. Tenants there have their memory to the
-// byte and their parts of the time, and no other tenant is touched.
+// TestMIG runs the agent as a host does on a GPU in MIG mode. Its table has quotas for one of the two MIG devices.
+// Tenants there have their memory to the byte and their parts of the time, and no other tenant is touched.
 func TestMIG(t *testing.T) { onMIG(t, "0:1", "all") }
 
-// TestGangs has two tenants, each with a rank on each of two GPUs. The ranks
-// wait for one another. A gang must not wait for itself: this costs three in
-// four steps if each GPU is shared separately.
+// TestGangs has two tenants, each with a rank on each of two GPUs. The ranks wait for one another. A gang must not wait
+// for itself: this costs three in four steps if each GPU is shared separately.
 func TestGangs(t *testing.T) {
 	h := stub(t, "GS_STUB_GPUS=2")
 	h.govern(t, tenant("a", 50), tenant("b", 50))

@@ -98,10 +98,8 @@ func (g *governed) freezes(unit, dir string) {
 	})
 }
 
-// TestShortLivesAreFrozen has successive programs that go around the hook.
-// Their workload is escalated, and is frozen together with the process that
-// starts them. Beside them others do the same under the hook, and nothing
-// happens.
+// TestShortLivesAreFrozen has successive programs that go around the hook. Their workload is escalated, and is frozen
+// together with the process that starts them. Beside them others do the same under the hook, and nothing happens.
 func TestShortLivesAreFrozen(t *testing.T) {
 	t.Parallel()
 	g := freezing(t, "around", "honest")

@@ -14,9 +14,8 @@ import (
 // stubbed is the UUID of the first simulated GPU.
 var stubbed = [16]byte([]byte("gpusteward-stub\x00"))
 
-// TestNoSquattingOnAnOvercommittedGPU has somebody hold, or claim to hold, most of an
-// overcommitted GPU in ways in which it does not give way. A program that needs most of it has
-// that within a minute all the same.
+// TestNoSquattingOnAnOvercommittedGPU has somebody hold, or claim to hold, most of an overcommitted GPU in ways in
+// which it does not give way. A program that needs most of it has that within a minute all the same.
 func TestNoSquattingOnAnOvercommittedGPU(t *testing.T) {
 	t.Parallel()
 	const most = 3584 * mib

@@ -23,9 +23,8 @@ func stateful(file string) (*Enforcer, *bytes.Buffer) {
 	return &Enforcer{Options: Options{StateFile: file}, file: host.StateFile{Path: file}, log: slog.New(slog.NewTextHandler(log, nil))}, log
 }
 
-// TestWhatCannotBeRememberedIsNotDone holds that Keep, which precedes each
-// pause, fails while the state cannot be written, and works again afterwards.
-// (Package action tests the effect on a pause.)
+// TestWhatCannotBeRememberedIsNotDone holds that Keep, which precedes each pause, fails while the state cannot be
+// written, and works again afterwards. (Package action tests the effect on a pause.)
 func TestWhatCannotBeRememberedIsNotDone(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")

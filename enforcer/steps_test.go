@@ -22,8 +22,7 @@ import (
 	"gpusteward/internal/procs"
 )
 
-// TestRefusedSuspensionLeavesThePause refuses a paused workload for want of host
-// memory: the broker still holds it.
+// TestRefusedSuspensionLeavesThePause refuses a paused workload for want of host memory: the broker still holds it.
 func TestRefusedSuspensionLeavesThePause(t *testing.T) {
 	t.Parallel()
 	s := audit.Subject{Tenant: "a", Workload: "unit:a.service"}
@@ -41,8 +40,7 @@ func TestRefusedSuspensionLeavesThePause(t *testing.T) {
 	fixture.If(t, !e.held[s], "it runs again")
 }
 
-// TestAClientOfMPSDoesNotJoin refuses a client of MPS in a suspended workload once, and not
-// each second.
+// TestAClientOfMPSDoesNotJoin refuses a client of MPS in a suspended workload once, and not each second.
 func TestAClientOfMPSDoesNotJoin(t *testing.T) {
 	t.Parallel()
 	s := audit.Subject{Tenant: "a", Workload: "unit:a.service"}

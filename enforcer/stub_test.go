@@ -19,8 +19,7 @@ import (
 	"gpusteward/internal/procs"
 )
 
-// made builds the hook, the stub and the load generator, unless GS_HOOK,
-// GS_STUB and GS_LOAD name ready ones.
+// made builds the hook, the stub and the load generator, unless GS_HOOK, GS_STUB and GS_LOAD name ready ones.
 var made = sync.OnceValue(func() error {
 	if os.Getenv("GS_HOOK") != "" {
 		return nil
@@ -28,8 +27,7 @@ var made = sync.OnceValue(func() error {
 	return fixture.MakeHook("hook", "all", "stub")
 })
 
-// stub returns a simulated GPU of its own, watched by a monitor. Variables of the environment
-// change it.
+// stub returns a simulated GPU of its own, watched by a monitor. Variables of the environment change it.
 func stub(t *testing.T, change ...string) *host {
 	t.Helper()
 	fixture.Must(t, made())
@@ -75,14 +73,12 @@ type monitor struct {
 	used uint64          // bytes in use, all processes
 	peak uint64          // highest value of used
 
-	// bytes by process that is present: at the last complete reading, and in
-	// the current one so far
+	// bytes by process that is present: at the last complete reading, and in the current one so far
 	listed, next map[int]uint64
 	asked, began int64 // begin of the two readings
 }
 
-// holds simulates a driver that needs half a GiB for each process: see
-// broker.Options.
+// holds simulates a driver that needs half a GiB for each process: see broker.Options.
 func (m *monitor) holds(_ string, pid int) (bytes uint64, at time.Time, listed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -168,8 +164,7 @@ func (m *monitor) since(moment int64) bool {
 	return m.at > moment
 }
 
-// freeze stops a process by SIGSTOP, but not while it has the lock of the simulated GPU: then
-// nobody could use that.
+// freeze stops a process by SIGSTOP, but not while it has the lock of the simulated GPU: then nobody could use that.
 func (h *host) freeze(t *testing.T, w *worker) {
 	t.Helper()
 	stopped := int64(0)

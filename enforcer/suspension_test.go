@@ -149,10 +149,9 @@ func TestNoTimeAuditDuringAMove(t *testing.T) {
 	poll(t, 60*time.Second, "it is not compared again", func() bool { return compared(g.stats()) })
 }
 
-// TestTheEscalationSuspends has two programs that go around the hook. Both are
-// suspended after they were paused. The owner of one asks for it, and it runs
-// again; nobody asks for the other one, and it is terminated. Nothing is done to the first one
-// while its memory comes back, which takes longer than a new escalation would.
+// TestTheEscalationSuspends has two programs that go around the hook. Both are suspended after they were paused. The
+// owner of one asks for it, and it runs again; nobody asks for the other one, and it is terminated. Nothing is done to
+// the first one while its memory comes back, which takes longer than a new escalation would.
 func TestTheEscalationSuspends(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 1<<30, []string{"a", "b", "c"}, func(table *policy.Table) {
@@ -220,9 +219,8 @@ func (g *governed) lists(w *worker) bool {
 	})
 }
 
-// TestASuspensionOutlivesTheEnforcer restarts the enforcer: the workload stays
-// suspended, its memory stays charged to its tenant, and the successor gives it
-// back.
+// TestASuspensionOutlivesTheEnforcer restarts the enforcer: the workload stays suspended, its memory stays charged to
+// its tenant, and the successor gives it back.
 func TestASuspensionOutlivesTheEnforcer(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a"})
@@ -249,8 +247,7 @@ func TestASuspensionOutlivesTheEnforcer(t *testing.T) {
 	})
 }
 
-// TestResumedWorkloadHasItsMemory suspends a program again before the driver was asked
-// what it has.
+// TestResumedWorkloadHasItsMemory suspends a program again before the driver was asked what it has.
 func TestResumedWorkloadHasItsMemory(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a"})
@@ -345,9 +342,8 @@ func TestHeldProcessesDelayNoOrder(t *testing.T) {
 	fixture.Fails(t, fixture.Error(procs.ReadStat("/proc", pids[0])), procs.ErrHeld.Error(), "a look at one of them")
 }
 
-// TestAnEnforcerThatEndsInACycleLosesNobody ends the enforcer, and with it the
-// child process that calls the driver, at moments of a suspension and of a
-// resumption. In the end the program works.
+// TestAnEnforcerThatEndsInACycleLosesNobody ends the enforcer, and with it the child process that calls the driver, at
+// moments of a suspension and of a resumption. In the end the program works.
 func TestAnEnforcerThatEndsInACycleLosesNobody(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 8<<30, 8<<30, []string{"a"})

@@ -45,8 +45,7 @@ func (w *worker) begin(cost float64) {
 	w.Begin()
 }
 
-// measured returns the output of the worker since begin. The caller only reads
-// it.
+// measured returns the output of the worker since begin. The caller only reads it.
 func (w *worker) measured() (*series, []float64) {
 	s, bursts := w.Measured()
 	return &series{s, w.cost}, bursts

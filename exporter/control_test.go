@@ -138,8 +138,7 @@ func TestOrderPermissions(t *testing.T) {
 	fixture.If(t, peerOf(stranger).may(0), "somebody whom the kernel does not know may give orders")
 }
 
-// withSocketDir returns a runtime directory that contains the control socket's
-// directory.
+// withSocketDir returns a runtime directory that contains the control socket's directory.
 func withSocketDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -181,8 +180,7 @@ func TestExistingSockets(t *testing.T) {
 	})
 }
 
-// TestASharedSocketIsShared: every user may read at it and give no order, and no user takes
-// the places of the others.
+// TestASharedSocketIsShared: every user may read at it and give no order, and no user takes the places of the others.
 func TestASharedSocketIsShared(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -35,8 +35,7 @@ var (
 		"container": "agent"}
 )
 
-// scraped returns a series as Prometheus stores it: labels of the target win,
-// and those of the sample get another name.
+// scraped returns a series as Prometheus stores it: labels of the target win, and those of the sample get another name.
 func (to target) scraped(labels map[string]string) map[string]string {
 	all := maps.Clone(map[string]string(to))
 	for _, name := range slices.Sorted(maps.Keys(labels)) {
@@ -119,9 +118,8 @@ func mixedHost(t *testing.T) (samples []collectors.Sample) {
 	return samples
 }
 
-// TestDashboards runs queries in the manner of public dashboards on
-// /metrics/dcgm, for each kind of target. At least nine of ten that need no
-// other exporter are answered.
+// TestDashboards runs queries in the manner of public dashboards on /metrics/dcgm, for each kind of target. At least
+// nine of ten that need no other exporter are answered.
 func TestDashboards(t *testing.T) {
 	t.Parallel()
 	var anywhere, honored []promtest
@@ -151,8 +149,7 @@ func TestDashboards(t *testing.T) {
 // block finds the blocks of code in a page.
 var block = regexp.MustCompile("(?ms)^ *```([a-z]+)\n(.*?)^ *```")
 
-// TestMigrationExamples runs the page's expressions about holders, and the
-// queries of its rules for prometheus-adapter.
+// TestMigrationExamples runs the page's expressions about holders, and the queries of its rules for prometheus-adapter.
 func TestMigrationExamples(t *testing.T) {
 	t.Parallel()
 	text := fixture.Value(os.ReadFile("../docs/migration.md"))(t)
@@ -210,9 +207,8 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestMigrationOfDCGM has Prometheus compute each of dcgm-exporter's names from
-// /metrics by the page's expression, and compares the result with
-// /metrics/dcgm.
+// TestMigrationOfDCGM has Prometheus compute each of dcgm-exporter's names from /metrics by the page's expression, and
+// compares the result with /metrics/dcgm.
 func TestMigrationOfDCGM(t *testing.T) {
 	t.Parallel()
 	var s samples

@@ -99,9 +99,8 @@ func TestDCGMShowsInstancesInsteadOfTheirGPU(t *testing.T) {
 	fixture.Equal(t, strings.Contains(body, `GPU_I_ID=""`), false, "a GPU that is not split has an empty instance")
 }
 
-// TestDCGMNamesTheHolder compares the labels of a GPU with a pod, one with a
-// job, one that pods of a namespace share, one without a holder, and one with
-// instances.
+// TestDCGMNamesTheHolder compares the labels of a GPU with a pod, one with a job, one that pods of a namespace share,
+// one without a holder, and one with instances.
 func TestDCGMNamesTheHolder(t *testing.T) {
 	t.Parallel()
 	var s samples
@@ -208,9 +207,8 @@ func TestResponsesAreCachedByPath(t *testing.T) {
 // the PromQL expression for the same value here.
 type migration struct{ of, names, ours, differs string }
 
-// migrations returns the rows of docs/migration.tsv after those of
-// /metrics/dcgm (dcgm-default and dcgm-added), which come from dcgmRows unless
-// the file has them.
+// migrations returns the rows of docs/migration.tsv after those of /metrics/dcgm (dcgm-default and dcgm-added), which
+// come from dcgmRows unless the file has them.
 func migrations(t *testing.T) (all []migration) {
 	t.Helper()
 	said := map[string]migration{}

@@ -43,8 +43,7 @@ var twoGPUs = []collectors.Sample{
 	{Metric: device.Energy, Labels: []string{"0", "GPU-a", "gpu"}, Value: 87.704},
 }
 
-// request sends a request to s and returns the whole answer. The headers are
-// names and values.
+// request sends a request to s and returns the whole answer. The headers are names and values.
 func request(s http.Handler, method, path string, headers ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, nil)
 	for h := range slices.Chunk(headers, 2) {
@@ -117,8 +116,7 @@ func TestProbes(t *testing.T) {
 	wantAnswer(t, request(s, http.MethodGet, "/-/ready"), http.StatusOK, "is ready")
 }
 
-// Values from /proc change with the timer: a scrape shows the last gathering,
-// and the next tick brings a new one.
+// Values from /proc change with the timer: a scrape shows the last gathering, and the next tick brings a new one.
 func TestProcessMetricsComeFromTheTimer(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Fatal(err) // the process collector would have no values
@@ -148,8 +146,7 @@ func TestProcessMetricsComeFromTheTimer(t *testing.T) {
 	})
 }
 
-// TestChosenNames chooses each family of each format by itself: together they
-// are the whole response.
+// TestChosenNames chooses each family of each format by itself: together they are the whole response.
 func TestChosenNames(t *testing.T) {
 	t.Parallel()
 	fixture.OneGoroutine(t)

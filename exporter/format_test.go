@@ -64,8 +64,7 @@ func values(families map[string]*dto.MetricFamily) map[string]float64 {
 	return out
 }
 
-// fixed returns a server with constant scrapes of a simulated host and of the
-// agent itself, and the host's samples.
+// fixed returns a server with constant scrapes of a simulated host and of the agent itself, and the host's samples.
 func fixed(t *testing.T, scenario string) (*Server, []collectors.Sample) {
 	t.Helper()
 	h := newHost(t, scenario)
@@ -222,10 +221,9 @@ func TestCompressedAnswer(t *testing.T) {
 	}
 }
 
-// FuzzLabelValue: with any name of a driver or a process, the scrape can be
-// read, and reads the same. Labels are valid UTF-8 by the time that they are
-// samples: collectors.Readings ensures that (TestLabelsAreFitForExposition
-// there), and so does this test.
+// FuzzLabelValue: with any name of a driver or a process, the scrape can be read, and reads the same. Labels are valid
+// UTF-8 by the time that they are samples: collectors.Readings ensures that (TestLabelsAreFitForExposition there), and
+// so does this test.
 func FuzzLabelValue(f *testing.F) {
 	for _, v := range []string{"", "NVIDIA H100 80GB HBM3", `a"b\c`, "line\nbreak\r\t\x00", `\n`, "{}=,#", "# EOF",
 		"\u2028é世界\ufeff", "\xff\xc0"} {
@@ -258,8 +256,7 @@ const (
 	protobuf    = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
 )
 
-// traced are counters of incidents: one without a past, one that an event
-// raised, one that none did.
+// traced are counters of incidents: one without a past, one that an event raised, one that none did.
 func traced(event string) []collectors.Sample {
 	sample := func(class string, v float64, o *collectors.Origin) collectors.Sample {
 		return collectors.Sample{Metric: health.IncidentsTotal, Labels: []string{"0", "GPU-0", class}, Value: v, Origin: o}
@@ -405,8 +402,7 @@ func TestProtobufHasNativeBuckets(t *testing.T) {
 	fixture.Equal(t, len(h.Bucket), 18, "classic buckets")
 }
 
-// TestTextHasClassicBuckets checks cumulative counts, which are exact at powers
-// of two.
+// TestTextHasClassicBuckets checks cumulative counts, which are exact at powers of two.
 func TestTextHasClassicBuckets(t *testing.T) {
 	s := serveDurations(t)
 	for _, accept := range []string{"text/plain", openMetrics} {

@@ -80,8 +80,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	fixture.Equal(t, len(h.gpus), 1, "GPUs kept that are gone for a day")
 }
 
-// The bytes of a GPU and of a job with a whole day are those that the
-// documentation has.
+// The bytes of a GPU and of a job with a whole day are those that the documentation has.
 func TestHistoryTakesItsBytes(t *testing.T) {
 	ring := int(unsafe.Sizeof([historyPoints]float32{}) + unsafe.Sizeof([dayHours]*[60]float32{}) +
 		dayHours*unsafe.Sizeof([60]float32{}))
@@ -101,8 +100,7 @@ func wantDay(t *testing.T, d Day, end time.Time, want ...float64) {
 	fixture.Need(t, fmt.Sprint([]float32(p[len(p)-len(want):])), fmt.Sprint(want), "the last minutes")
 }
 
-// A minute is the mean of its known steps. A gap stays one, also if the host
-// slept, and the day turns around.
+// A minute is the mean of its known steps. A gap stays one, also if the host slept, and the day turns around.
 func TestHistoryKeepsADay(t *testing.T) {
 	h, nan := new(history), math.NaN()
 	at := func(d time.Duration, watts float64) { h.add(noon.Add(d), []GPU{using(0, watts)}, nil) }
@@ -156,8 +154,7 @@ func TestDayIsServed(t *testing.T) {
 	}
 }
 
-// TestHistoryOfJobs keeps the steps of workloads that have some, and of no more
-// than fit.
+// TestHistoryOfJobs keeps the steps of workloads that have some, and of no more than fit.
 func TestHistoryOfJobs(t *testing.T) {
 	var h history
 	half, nan := .5, math.NaN()
@@ -186,8 +183,7 @@ func TestHistoryOfJobs(t *testing.T) {
 	fixture.If(t, err != nil || string(text) != want, "%s, %v; want %s", text, err, want)
 }
 
-// The server keeps the history with or without viewers, and takes samples no
-// more often than needed.
+// The server keeps the history with or without viewers, and takes samples no more often than needed.
 func TestHistoryIsKeptByTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32

@@ -36,8 +36,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// Every link and every file of the page exists, and so does every file that a
-// module imports.
+// Every link and every file of the page exists, and so does every file that a module imports.
 func TestPageLinks(t *testing.T) {
 	t.Parallel()
 	served := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
@@ -114,8 +113,7 @@ func TestPageFilesAreKept(t *testing.T) {
 	}
 }
 
-// maxTransfer is the most that a browser loads for the page, in bytes, without
-// the states and the history.
+// maxTransfer is the most that a browser loads for the page, in bytes, without the states and the history.
 const maxTransfer = 60 << 10
 
 func TestPageIsSmallAndItsOwn(t *testing.T) {

@@ -11,8 +11,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestProcesses lists those of a GPU with its MIG devices, or of a workload, and
-// none if the configuration says so.
+// TestProcesses lists those of a GPU with its MIG devices, or of a workload, and none if the configuration says so.
 func TestProcesses(t *testing.T) {
 	may := true
 	in := func(pid int, uuid, workload string, memory uint64) collectors.DeviceProcess {

@@ -95,8 +95,7 @@ func TestScrapesShareOneGather(t *testing.T) {
 	})
 }
 
-// A scrape after a change gets the new value, even if many others arrive at the
-// same time.
+// A scrape after a change gets the new value, even if many others arrive at the same time.
 func TestBusyScrapingDoesNotFreezeValues(t *testing.T) {
 	var value atomic.Int64
 	s := server(t, func(o *Options) {
@@ -153,8 +152,7 @@ func TestDisconnectIsNotLogged(t *testing.T) {
 	}
 }
 
-// newKept returns a server that caches responses for a second, and the number
-// in its samples.
+// newKept returns a server that caches responses for a second, and the number in its samples.
 func newKept(t *testing.T) (s *Server, set func(v float64), gathered *int) {
 	value, count := 0.0, 0
 	var mu sync.Mutex

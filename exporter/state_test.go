@@ -33,8 +33,7 @@ func TestStateGolden(t *testing.T) {
 	fixture.Golden(t, "testdata/"+"state.json", string(text)+"\n")
 }
 
-// Unknown values are left out: only names and values that are always known
-// remain.
+// Unknown values are left out: only names and values that are always known remain.
 func TestStateLeavesOutUnknownValues(t *testing.T) {
 	var s samples
 	s.put(collectors.Up, 1, "0", "GPU-0")
@@ -93,8 +92,7 @@ func TestStateFaults(t *testing.T) {
 		"the findings in shadow mode are %+v", state.Shadow)
 }
 
-// GPUs are sorted by index and workloads by memory, independent of the order of
-// samples.
+// GPUs are sorted by index and workloads by memory, independent of the order of samples.
 func TestStateIsSorted(t *testing.T) {
 	var s samples
 	s.workload("unit:small", "2", 1, .1)
@@ -207,8 +205,7 @@ func TestWorkloadsHaveTenants(t *testing.T) {
 		"the workloads are %+v", all)
 }
 
-// The colour shows the action: red if a workload does not run; yellow if it is
-// warned, slowed or in shadow mode.
+// The colour shows the action: red if a workload does not run; yellow if it is warned, slowed or in shadow mode.
 func TestEscalationInColour(t *testing.T) {
 	for want, l := range map[string]Escalated{
 		"\x1b[33m warn": {Level: "warn", Shadow: true}, "\x1b[33m throttle": {Level: "throttle"},

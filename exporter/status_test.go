@@ -114,8 +114,7 @@ func TestStatusOfAHungAgent(t *testing.T) {
 	fixture.Fails(t, err, ControlSocket+" does not answer", "of a hung agent")
 }
 
-// With any answer of an agent, the status ends or is shown, and stays
-// printable.
+// With any answer of an agent, the status ends or is shown, and stays printable.
 func FuzzAnswers(f *testing.F) {
 	f.Add(`{"gpus":[null,{"up":true,"faults":[{}],"mig_devices":[{}],"memory_bytes":{"used":1e308},` +
 		`"memory_total_bytes":0}],"workloads":[null,{"gpus":[{"index":-1}]}]}`)

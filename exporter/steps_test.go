@@ -11,8 +11,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// steps adds what a workload's process on a GPU has counted: so many steps of a
-// second, a quarter of it on the host.
+// steps adds what a workload's process on a GPU has counted: so many steps of a second, a quarter of it on the host.
 func (s *samples) steps(workload, gpu string, n, outside, slow float64) {
 	labels := func(more ...string) []string {
 		return append([]string{gpu, "GPU-" + gpu, "default", workload}, more...)
@@ -42,8 +41,7 @@ func told(p *pace, after time.Duration, s samples) Workload {
 	return state.Workloads[0]
 }
 
-// wantSteps fails unless these are the seconds on the host, the goodput and the
-// slow ones.
+// wantSteps fails unless these are the seconds on the host, the goodput and the slow ones.
 func wantSteps(t *testing.T, when string, w Workload, host, goodput, slow float64) {
 	t.Helper()
 	want := fmt.Sprintf(`{"seconds":1,"part_seconds":{"held":0,"host":%v,"waiting":0.75},"goodput_ratio":%v,`+
@@ -52,8 +50,7 @@ func wantSteps(t *testing.T, when string, w Workload, host, goodput, slow float6
 	fixture.Equal(t, text, want, "%s: the steps are", when)
 }
 
-// TestStepsAreRecent: at first the steps are those since the workload began,
-// later those of the last minutes.
+// TestStepsAreRecent: at first the steps are those since the workload began, later those of the last minutes.
 func TestStepsAreRecent(t *testing.T) {
 	var p pace
 	at := func(after time.Duration, n, outside, slow float64, hostly float64) Workload {
@@ -72,8 +69,7 @@ func TestStepsAreRecent(t *testing.T) {
 	fixture.Equal(t, len(p.past), 2, "… moments are kept of 15 minutes")
 }
 
-// TestGoodputFallsWhileAWorkloadStands: after ten minutes of steps, all of its
-// time is outside.
+// TestGoodputFallsWhileAWorkloadStands: after ten minutes of steps, all of its time is outside.
 func TestGoodputFallsWhileAWorkloadStands(t *testing.T) {
 	var p pace
 	want := map[int]float64{10: 1, 15: 2. / 3, 20: 1. / 3, 25: 0, 30: 0}

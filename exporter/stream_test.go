@@ -18,8 +18,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// A watcher is a client of the stream within the process, with everything that
-// it was sent.
+// A watcher is a client of the stream within the process, with everything that it was sent.
 type watcher struct {
 	http.ResponseWriter // nil; header and body are below
 	header              http.Header
@@ -166,8 +165,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 	})
 }
 
-// A compressed stream is one gzip file, whenever the viewer joins, and can be
-// read as it arrives.
+// A compressed stream is one gzip file, whenever the viewer joins, and can be read as it arrives.
 func TestStreamIsCompressedOnce(t *testing.T) {
 	t.Parallel()
 	s := server(t, nil)

@@ -168,8 +168,7 @@ var states = map[string]func() State{
 	},
 }
 
-// hostile is a hostile name: it clears the screen, moves the cursor, begins a
-// line, reverses text, and is too long.
+// hostile is a hostile name: it clears the screen, moves the cursor, begins a line, reverses text, and is too long.
 const hostile = "\x1b[2J\x1b]0;owned\a\r\nroot\u202e\u009b31m\x7f\u200b\xff漢字" +
 	"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 

@@ -20,8 +20,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// faulty is a host with 16 GPUs, each with faults, and with some of everything
-// else.
+// faulty is a host with 16 GPUs, each with faults, and with some of everything else.
 func faulty() State {
 	var s samples
 	s.host(16, 16)
@@ -100,8 +99,7 @@ type terminal struct {
 // says has the agent answer so.
 func (w *terminal) says(answer func() (State, error)) { w.answer.Store(&answer) }
 
-// watched begins a watched status of faulty on a terminal of 80 columns and 24
-// rows.
+// watched begins a watched status of faulty on a terminal of 80 columns and 24 rows.
 func watched(t *testing.T, colour bool) *terminal {
 	t.Helper()
 	w := &terminal{t: t, mock: vt.NewMockTerm(vt.MockOptSize{X: 80, Y: 24}), ended: make(chan error, 1)}
@@ -163,8 +161,7 @@ func (w *terminal) await(is func() bool, failure func() string) {
 	}
 }
 
-// shows waits until the terminal shows all of want, and none of those that begin
-// with an exclamation mark.
+// shows waits until the terminal shows all of want, and none of those that begin with an exclamation mark.
 func (w *terminal) shows(want ...string) (text string) {
 	w.t.Helper()
 	w.await(func() bool { text = w.text(); return absent(text, want) < 0 },
@@ -172,8 +169,7 @@ func (w *terminal) shows(want ...string) (text string) {
 	return text
 }
 
-// resize gives the terminal another size, and waits until it shows what is wanted,
-// as shows does.
+// resize gives the terminal another size, and waits until it shows what is wanted, as shows does.
 func (w *terminal) resize(size vt.Coord, want ...string) {
 	w.t.Helper()
 	w.mock.SetSize(size)

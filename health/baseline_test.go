@@ -64,8 +64,7 @@ func TestConfigDrift(t *testing.T) {
 	}
 }
 
-// If other jobs come and go beside a job, one of them may have changed a
-// setting.
+// If other jobs come and go beside a job, one of them may have changed a setting.
 func TestSettingsChangedByAnotherJob(t *testing.T) {
 	o := observed{settings: map[string]map[string]observation{}}
 	at := func(minutes int, jobs ...string) time.Time {
@@ -81,9 +80,8 @@ func TestSettingsChangedByAnotherJob(t *testing.T) {
 	}
 }
 
-// TestJobSettingHoldsForATime changes a GPU's setting under a permanent
-// workload, some time after another job came to the host. The change counts as
-// the job's if that was at most an hour ago, and for four hours.
+// TestJobSettingHoldsForATime changes a GPU's setting under a permanent workload, some time after another job came to
+// the host. The change counts as the job's if that was at most an hour ago, and for four hours.
 func TestJobSettingHoldsForATime(t *testing.T) {
 	limit := func(watts float64) collectors.Sample { return on("0", device.PowerLimit, watts, "enforced") }
 	ecc := func(v float64) collectors.Sample { return on("0", device.ModeEnabled, 1-v/700, "ecc") }
@@ -261,8 +259,7 @@ func TestSettingSurvivesARestart(t *testing.T) {
 	}
 }
 
-// TestAcknowledgedSettingsAreNormal lets an operator accept the drift of one
-// GPU, or that of the node.
+// TestAcknowledgedSettingsAreNormal lets an operator accept the drift of one GPU, or that of the node.
 func TestAcknowledgedSettingsAreNormal(t *testing.T) {
 	t.Parallel()
 	for entity, want := range map[incident.Entity]string{{GPU: "0"}: " 1", {GPU: "1"}: " 0", {}: ""} {
@@ -405,8 +402,7 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// TestPersistenceIsTheNodes checks when the node reports that persistence mode
-// is off: on all GPUs, if most had it on.
+// TestPersistenceIsTheNodes checks when the node reports that persistence mode is off: on all GPUs, if most had it on.
 func TestPersistenceIsTheNodes(t *testing.T) {
 	for _, c := range []struct {
 		before, after string  // by GPU: on, off, or unknown

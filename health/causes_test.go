@@ -19,8 +19,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// A stage is a host of eight GPUs under one job. A scene changes it from step
-// to step.
+// A stage is a host of eight GPUs under one job. A scene changes it from step to step.
 type stage struct {
 	at                  time.Duration // since the first step
 	gpus                []*actor
@@ -90,8 +89,7 @@ func (s *stage) queue() {
 // during reports whether the step is within a period.
 func (s *stage) during(from, to time.Duration) bool { return s.at >= from && s.at < to }
 
-// xid makes a GPU report an XID of a process of an owner; the owner may be
-// empty.
+// xid makes a GPU report an XID of a process of an owner; the owner may be empty.
 func (s *stage) xid(code, gpu int, owner string) {
 	s.happening++
 	e := happened(fmt.Sprint("xid-", s.happening), incident.WhatXID, code, fmt.Sprint(gpu), birth.Add(s.at))
@@ -201,10 +199,9 @@ func keys(m map[string]float64) func(yield func(string) bool) {
 	}
 }
 
-// A scene is a sequence of events on a stage, and the expected finding: the
-// check, its severity, and the time limit from the beginning. A scene without a
-// severity expects no finding of any check. The sites have other healthy causes by the week, and testdata/world/faults.yml
-// has other faults.
+// A scene is a sequence of events on a stage, and the expected finding: the check, its severity, and the time limit
+// from the beginning. A scene without a severity expects no finding of any check. The sites have other healthy causes
+// by the week, and testdata/world/faults.yml has other faults.
 type scene struct {
 	check, name string
 	gpus        int // 8 if 0

@@ -40,8 +40,7 @@ func TestLevelForPrometheus(t *testing.T) {
 	}
 }
 
-// TestConditions checks each comparison on both sides of its thresholds, and
-// the order of severity.
+// TestConditions checks each comparison on both sides of its thresholds, and the order of severity.
 func TestConditions(t *testing.T) {
 	g := Value(device.TemperatureMargin)
 	for _, c := range []struct {

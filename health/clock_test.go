@@ -13,9 +13,8 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// set returns t as if the wall clock had been set to at before t was read; the
-// monotonic reading stays the same. (Package time documents that bits 30 to 62
-// of a Time's first word are the seconds since 1885.)
+// set returns t as if the wall clock had been set to at before t was read; the monotonic reading stays the same.
+// (Package time documents that bits 30 to 62 of a Time's first word are the seconds since 1885.)
 func set(t, at time.Time) time.Time {
 	*(*uint64)(unsafe.Pointer(&t)) += uint64(at.Sub(t.Round(0))/time.Second) << 30
 	return t
@@ -26,8 +25,7 @@ var (
 	y2026 = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 )
 
-// lately reports whether a time is within the last ten minutes, by the wall
-// clock alone.
+// lately reports whether a time is within the last ten minutes, by the wall clock alone.
 func lately(t, now time.Time) bool {
 	ago := now.Round(0).Sub(t.Round(0))
 	return ago >= 0 && ago < 10*time.Minute
@@ -105,8 +103,7 @@ func TestClockSetWhileRunning(t *testing.T) {
 	}
 }
 
-// TestStateOfAnotherClock loads a state on a host whose clock is a year off
-// from the clock that wrote it.
+// TestStateOfAnotherClock loads a state on a host whose clock is a year off from the clock that wrote it.
 func TestStateOfAnotherClock(t *testing.T) {
 	t.Parallel()
 	up := []collectors.Sample{on("0", collectors.Up, 1), on("0", faults.RemappedRows, 3, "correctable"),

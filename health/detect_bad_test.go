@@ -24,9 +24,8 @@ func quiet(t *testing.T, e *Engine, when string) {
 	}
 }
 
-// TestSettingTheClockIsNotAFault sets the clock of a healthy host, and then
-// expects a fault to be found. Times here lack a monotonic reading, unlike the
-// agent's, so this is the worst case.
+// TestSettingTheClockIsNotAFault sets the clock of a healthy host, and then expects a fault to be found. Times here
+// lack a monotonic reading, unlike the agent's, so this is the worst case.
 func TestSettingTheClockIsNotAFault(t *testing.T) {
 	t.Parallel()
 	for _, by := range []time.Duration{time.Minute, time.Hour, 30 * day, -time.Minute, -time.Hour, -30 * day} {
@@ -119,9 +118,8 @@ func eachOf(m *collectors.Metric, v float64) (all []collectors.Sample) {
 	return all
 }
 
-// TestReadingsMayBeOlderThanAReset holds that a latched fault does not return
-// with a reading older than the reset that ended it, and returns with a newer
-// one.
+// TestReadingsMayBeOlderThanAReset holds that a latched fault does not return with a reading older than the reset that
+// ended it, and returns with a newer one.
 func TestReadingsMayBeOlderThanAReset(t *testing.T) {
 	t.Parallel()
 	board := func(joules, exceeded float64) []collectors.Sample {
@@ -141,8 +139,7 @@ func TestReadingsMayBeOlderThanAReset(t *testing.T) {
 	}
 }
 
-// TestPowerCapIsNotAFault has a GPU that only the software power cap holds
-// down, all the time: that is normal boost.
+// TestPowerCapIsNotAFault has a GPU that only the software power cap holds down, all the time: that is normal boost.
 func TestPowerCapIsNotAFault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)

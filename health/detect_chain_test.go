@@ -21,8 +21,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// A chain is the path from a GPU to an alert: the readers, the kernel's log,
-// the monitor.
+// A chain is the path from a GPU to an alert: the readers, the kernel's log, the monitor.
 type chain struct {
 	start   time.Time
 	table   *host.Table
@@ -59,8 +58,7 @@ func (d *detection) chain(t *testing.T, nv *sim.Host) *chain {
 	return c
 }
 
-// run runs d's host for a length of the bubble's time, and returns the chain's
-// reports.
+// run runs d's host for a length of the bubble's time, and returns the chain's reports.
 func (d *detection) run(t *testing.T, length time.Duration) []incident.Event {
 	nv := fixture.Value(sim.New(d.Scenario, sim.Options{Seed: 1}))(t)
 	c := d.chain(t, nv)
@@ -87,17 +85,14 @@ func (c *chain) record(e incident.Event) {
 	c.told = append(c.told, e)
 }
 
-// idle is the load of an agent in a process of its own. This process runs many,
-// and their minutes take milliseconds.
+// idle is the load of an agent in a process of its own. This process runs many, and their minutes take milliseconds.
 func idle() map[string]float64 {
 	return map[string]float64{"memory": .3, "processor": .1, "goroutines": .1}
 }
 
-// injections are changes that a simulated GPU does not support, by name. Each
-// changes a chain before it begins.
+// injections are changes that a simulated GPU does not support, by name. Each changes a chain before it begins.
 var injections = map[string]func(c *chain){
-	// A listener to the driver's events delays a reader for 5 min, which is not
-	// a call of the driver.
+	// A listener to the driver's events delays a reader for 5 min, which is not a call of the driver.
 	"late": func(c *chain) {
 		c.events = func(e collectors.Event) {
 			if e.Type == "pstate" {
@@ -106,8 +101,7 @@ var injections = map[string]func(c *chain){
 			c.monitor.Event(e)
 		}
 	},
-	// The enforcer has a window per second, and one in ten misses the
-	// guarantee.
+	// The enforcer has a window per second, and one in ten misses the guarantee.
 	"qos": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
 			put(workloads.QoSWindows, at.Seconds(), "ml", "compute")
@@ -179,8 +173,7 @@ var injections = map[string]func(c *chain){
 	"suspended by escalation": func(c *chain) { c.escalation("suspend", 0) },
 	"terminated":              func(c *chain) { c.escalation("terminate", 0) },
 	"would terminate":         func(c *chain) { c.escalation("terminate", 1) },
-	// A tenant's memory grows by 200 MiB per minute, with a cap of 10 GiB, for
-	// half an hour.
+	// A tenant's memory grows by 200 MiB per minute, with a cap of 10 GiB, for half an hour.
 	"growing": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
 			put(workloads.QuotaMemoryLimit, 10<<30, "ml")
@@ -281,12 +274,10 @@ func (c *chain) since() time.Duration { return time.Since(c.start) - injected }
 // during is 1 for a length of time since the injection, and 0 before and after.
 func during(at, length time.Duration) float64 { return collectors.Bool(at > 0 && at < length) }
 
-// put adds a sample. The given labels follow gpu and uuid, if the metric has
-// these.
+// put adds a sample. The given labels follow gpu and uuid, if the metric has these.
 type put func(m *collectors.Metric, v float64, labels ...string)
 
-// add adds samples to the readings of each GPU, at a time since the injection;
-// before the injection the time is 0.
+// add adds samples to the readings of each GPU, at a time since the injection; before the injection the time is 0.
 func (c *chain) add(more func(at time.Duration, put put)) {
 	read := c.options.Samples
 	c.options.Samples = func() []collectors.Sample {

@@ -18,8 +18,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// A detection is a fault of a simulated host and the expected finding: an
-// element of testdata/detect.
+// A detection is a fault of a simulated host and the expected finding: an element of testdata/detect.
 type detection struct {
 	Row                string `yaml:"row"` // the check, or none
 	scenarios.Scenario `yaml:",inline"`

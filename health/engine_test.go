@@ -457,9 +457,8 @@ func TestOOMKillOfAGPUProcessIsAWarning(t *testing.T) {
 	}
 }
 
-// TestDerivedMetricsAreShown holds that an evaluation adds the results of each
-// of its parts, both in a step of the engine and between two steps, when
-// nothing is computed anew.
+// TestDerivedMetricsAreShown holds that an evaluation adds the results of each of its parts, both in a step of the
+// engine and between two steps, when nothing is computed anew.
 func TestDerivedMetricsAreShown(t *testing.T) {
 	w := newWorld(t)
 	for _, after := range []time.Duration{step, time.Second} {

@@ -51,8 +51,7 @@ func TestFaultsOfTheHardware(t *testing.T) {
 	}
 }
 
-// TestHardwareIsRemembered lets a GPU lose memory, and checks for how long that
-// counts, including over a restart.
+// TestHardwareIsRemembered lets a GPU lose memory, and checks for how long that counts, including over a restart.
 func TestHardwareIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()

@@ -23,9 +23,8 @@ func firingOf(check string, severity incident.Severity, uuid string) Alert {
 		"uuid": uuid, "instance": "n:9836", "source": "gpusteward"}}
 }
 
-// TestAlertmanagerSilencesAlike compares the shipped rules for Alertmanager
-// with the agent's own silencing: every check, with every severity, beside
-// every other check.
+// TestAlertmanagerSilencesAlike compares the shipped rules for Alertmanager with the agent's own silencing: every
+// check, with every severity, beside every other check.
 func TestAlertmanagerSilencesAlike(t *testing.T) {
 	t.Parallel()
 	var shipped struct {
@@ -115,8 +114,7 @@ func TestAlertmanagerSilencesAlike(t *testing.T) {
 	}
 }
 
-// TestFailedRemapAlertsOnce checks the alerts of one fault that four checks
-// see, and that no alert is withdrawn.
+// TestFailedRemapAlertsOnce checks the alerts of one fault that four checks see, and that no alert is withdrawn.
 func TestFailedRemapAlertsOnce(t *testing.T) {
 	w := newWorld(t, Checks()...)
 	m := &Monitor{engine: w.engine, firing: map[string]Alert{}}

@@ -142,8 +142,7 @@ func TestReportsAreSafeToPrint(t *testing.T) {
 	fixture.If(t, j.Findings[0].Message != f.Message || j.Notes[0] != hostileName, "the judgement itself was changed")
 }
 
-// node-problem-detector cuts at 80 bytes. A text of at most 80 characters stays
-// whole only if it has no more bytes.
+// node-problem-detector cuts at 80 bytes. A text of at most 80 characters stays whole only if it has no more bytes.
 func FuzzLineForNPD(f *testing.F) {
 	f.Add(strings.Repeat("é", 100))
 	f.Add(strings.Repeat("日本", 30))

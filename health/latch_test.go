@@ -16,8 +16,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// lostBoth returns a world in which two GPUs were lost, one after the other,
-// and answer again.
+// lostBoth returns a world in which two GPUs were lost, one after the other, and answer again.
 func lostBoth(t *testing.T) *world {
 	w := newWorld(t, lostCheck)
 	w.steps(1, energies(100, 100)...)
@@ -34,8 +33,7 @@ func energies(first, second float64) []collectors.Sample {
 
 const lostFirst, lostSecond = "lost gpu=0 failed", "lost gpu=1 failed"
 
-// TestResetEndsLatchesOfOneGPU holds that a GPU's latch ends only with a reset of that
-// GPU.
+// TestResetEndsLatchesOfOneGPU holds that a GPU's latch ends only with a reset of that GPU.
 func TestResetEndsLatchesOfOneGPU(t *testing.T) {
 	t.Parallel()
 	action := func(gpu string, v float64) collectors.Sample { return on(gpu, faults.RecoveryAction, v) }
@@ -100,8 +98,7 @@ func TestAckConcernsOneEntity(t *testing.T) {
 	}
 }
 
-// TestAckOfAnAbsentEntityNamesThePresent checks the answer to an operator who names an
-// absent entity.
+// TestAckOfAnAbsentEntityNamesThePresent checks the answer to an operator who names an absent entity.
 func TestAckOfAnAbsentEntityNamesThePresent(t *testing.T) {
 	t.Parallel()
 	none, both := newWorld(t, lostCheck), lostBoth(t)
@@ -155,8 +152,7 @@ func TestLeavingTakesAsManySamplesAsEntering(t *testing.T) {
 	fixture.Equal(t, w.state("slow"), incident.OK, "60")
 }
 
-// TestWithoutDataAStateEndsWithTheHoldDown has a workload that ended while it
-// failed, so that no clear samples follow.
+// TestWithoutDataAStateEndsWithTheHoldDown has a workload that ended while it failed, so that no clear samples follow.
 func TestWithoutDataAStateEndsWithTheHoldDown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, slowCheck)
@@ -185,9 +181,8 @@ func TestLatchSurvivesWithoutData(t *testing.T) {
 	fixture.If(t, len(f) != 1 || f[0].State != incident.Failed || !f[0].Latched, "%+v", f)
 }
 
-// TestDerivedMetricsOfADeadGPUAreGone checks the evaluations between the steps
-// that derive metrics: they show a dead GPU's metrics no longer than the last
-// step.
+// TestDerivedMetricsOfADeadGPUAreGone checks the evaluations between the steps that derive metrics: they show a dead
+// GPU's metrics no longer than the last step.
 func TestDerivedMetricsOfADeadGPUAreGone(t *testing.T) {
 	w := newWorld(t)
 	read := func(up ...float64) (all []collectors.Sample) {
@@ -229,8 +224,7 @@ func sorted(s string) string {
 	return string(b)
 }
 
-// TestIncidentCountsOnce repeats an incident, before and after a restart, and
-// beside another one.
+// TestIncidentCountsOnce repeats an incident, before and after a restart, and beside another one.
 func TestIncidentCountsOnce(t *testing.T) {
 	w := newWorld(t, Checks()...)
 	up := on("0", collectors.Up, 1)
@@ -281,9 +275,8 @@ func TestIncidentCountsOnce(t *testing.T) {
 	}
 }
 
-// TestCompanionsRaiseNothing lets each XID of the table follow another
-// incident, and come by itself. A follower does not count as an incident of its
-// own.
+// TestCompanionsRaiseNothing lets each XID of the table follow another incident, and come by itself. A follower does
+// not count as an incident of its own.
 func TestCompanionsRaiseNothing(t *testing.T) {
 	t.Parallel()
 	up := on("0", collectors.Up, 1)

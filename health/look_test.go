@@ -244,8 +244,7 @@ func TestLookReportsUnreadableSources(t *testing.T) {
 	})
 }
 
-// One sample does not count as several, and a condition that takes days is not
-// found in seconds.
+// One sample does not count as several, and a condition that takes days is not found in seconds.
 func TestHurriedEngineNeedsSeveralSamples(t *testing.T) {
 	w := newWorld(t, Checks()...)
 	w.engine.hurry()

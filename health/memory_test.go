@@ -84,8 +84,7 @@ func TestIncidentsAreRememberedForAMonth(t *testing.T) {
 	}
 }
 
-// TestAbsentCountersAreForgotten simulates a host whose workloads come and
-// go for months, each with its counters.
+// TestAbsentCountersAreForgotten simulates a host whose workloads come and go for months, each with its counters.
 func TestAbsentCountersAreForgotten(t *testing.T) {
 	t.Parallel()
 	g := Increase(workloads.QoSViolations, 5*time.Minute, "by", "tenant")

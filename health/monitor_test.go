@@ -101,8 +101,7 @@ func (m *monitored) logs(sequence uint64, text string) {
 	m.kernel <- host.Record{Priority: 4, Sequence: sequence, Time: time.Now(), Text: text}
 }
 
-// alerts returns the names of firing alerts, according to the last
-// notifications.
+// alerts returns the names of firing alerts, according to the last notifications.
 func (m *monitored) alerts() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -196,8 +195,7 @@ func TestLatchedFaultSurvivesARestartUntilAck(t *testing.T) {
 	})
 }
 
-// TestLogKeysAreUnique checks the log lines about changes of health: no
-// key occurs twice, and shadow mode never warns.
+// TestLogKeysAreUnique checks the log lines about changes of health: no key occurs twice, and shadow mode never warns.
 func TestLogKeysAreUnique(t *testing.T) {
 	for _, enabled := range [][]string{nil, {"slow"}} {
 		var log bytes.Buffer
@@ -323,9 +321,8 @@ func TestKernelLogWaitsForTheGPUs(t *testing.T) {
 	}
 }
 
-// TestKernelLogIsRetried holds that the pause after a failure doubles
-// up to a minute, and is a second again after the log was read for a minute. The
-// first failure of each row is logged.
+// TestKernelLogIsRetried holds that the pause after a failure doubles up to a minute, and is a second again after the
+// log was read for a minute. The first failure of each row is logged.
 func TestKernelLogIsRetried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -416,8 +413,7 @@ func TestMonitorsInOneProcessShareItsUse(t *testing.T) {
 	}
 }
 
-// TestChangedStateIsSaved holds that a change is saved at once, and an
-// unchanged state once a minute.
+// TestChangedStateIsSaved holds that a change is saved at once, and an unchanged state once a minute.
 func TestChangedStateIsSaved(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

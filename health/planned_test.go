@@ -15,8 +15,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// valueOf returns the value of a metric's only sample with these labels after
-// the GPU's; -1 if there is none.
+// valueOf returns the value of a metric's only sample with these labels after the GPU's; -1 if there is none.
 func valueOf(s *derived.Snapshot, m *collectors.Metric, gpu string, labels ...string) float64 {
 	for _, x := range s.Of(m) {
 		if (gpu == "" || x.Labels[0] == gpu) && slices.Equal(x.Labels[min(len(x.Labels), 2):], labels) {
@@ -26,8 +25,7 @@ func valueOf(s *derived.Snapshot, m *collectors.Metric, gpu string, labels ...st
 	return -1
 }
 
-// TestGPUsOfVirtualMachines holds that a GPU counts as away because of its
-// bound driver, and for no other reason.
+// TestGPUsOfVirtualMachines holds that a GPU counts as away because of its bound driver, and for no other reason.
 func TestGPUsOfVirtualMachines(t *testing.T) {
 	type device struct {
 		kind, driver string
@@ -62,9 +60,8 @@ func TestGPUsOfVirtualMachines(t *testing.T) {
 	}
 }
 
-// TestReturningGPUSettles checks for how long the links of a returning GPU
-// train, by the reason of its absence. Times are seconds. A GPU is "up", or the
-// reason why it is not, or "" if it is not listed.
+// TestReturningGPUSettles checks for how long the links of a returning GPU train, by the reason of its absence. Times
+// are seconds. A GPU is "up", or the reason why it is not, or "" if it is not listed.
 func TestReturningGPUSettles(t *testing.T) {
 	type look struct {
 		at   int
@@ -114,8 +111,7 @@ func TestReturningGPUSettles(t *testing.T) {
 	}
 }
 
-// TestReloadingDriverHasTime checks for how long a silent driver counts
-// as reloading.
+// TestReloadingDriverHasTime checks for how long a silent driver counts as reloading.
 func TestReloadingDriverHasTime(t *testing.T) {
 	for _, c := range []struct {
 		before, driven float64

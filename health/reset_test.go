@@ -57,8 +57,7 @@ func (s *steady) alarmed() bool {
 	return worst(s.engine.Findings(), func(Finding) bool { return true }) >= incident.Critical
 }
 
-// everyFault returns one observation of each XID, SXid, line and event that the
-// tables have.
+// everyFault returns one observation of each XID, SXid, line and event that the tables have.
 func everyFault(t *testing.T) (all []incident.Observation) {
 	gpu := incident.Entity{Device: "0000:01:00.0"}
 	for _, code := range slices.Sorted(maps.Keys(incident.XIDs())) {
@@ -80,11 +79,9 @@ func everyFault(t *testing.T) (all []incident.Observation) {
 	return all
 }
 
-// TestFaultsThatNeedAReset lets each fault of the tables
-// come, on drivers with and without a recovery action, with restarts of the
-// agent before, during and after it. A critical fault that only a reset ends
-// stays for longer than incidents are remembered. It ends by each kind of reset, or by an
-// acknowledgement. Any other ends by itself.
+// TestFaultsThatNeedAReset lets each fault of the tables come, on drivers with and without a recovery action, with
+// restarts of the agent before, during and after it. A critical fault that only a reset ends stays for longer than
+// incidents are remembered. It ends by each kind of reset, or by an acknowledgement. Any other ends by itself.
 func TestFaultsThatNeedAReset(t *testing.T) {
 	t.Parallel()
 	fixture.OneGoroutine(t)

@@ -57,9 +57,8 @@ func (r *row) apart() time.Duration {
 	return r.Every / 2
 }
 
-// show shows examples, before the moment or from it on, for a duration, and
-// returns the final state. Unless until is OK, it stops at that state and
-// returns the time until then.
+// show shows examples, before the moment or from it on, for a duration, and returns the final state. Unless until is
+// OK, it stops at that state and returns the time until then.
 func (r *row) show(examples []Example, before bool, long time.Duration,
 	until incident.State) (incident.State, time.Duration) {
 	j, apart := r.engine.judges[0], max(r.apart(), long/256)
@@ -122,9 +121,8 @@ func (r *row) enter(e incident.Entity) (after time.Duration) {
 // leveled matches the beginning of the runbook's row about a level.
 var leveled = regexp.MustCompile(`(?m)^\| (info|warning|critical|emergency) \|`)
 
-// TestRowsAreAsTheRunbookSays compares each level of each check with its
-// documentation, and tries it: on either side of each threshold, with the required number of
-// samples and one fewer, and without its additional conditions.
+// TestRowsAreAsTheRunbookSays compares each level of each check with its documentation, and tries it: on either side of
+// each threshold, with the required number of samples and one fewer, and without its additional conditions.
 func TestRowsAreAsTheRunbookSays(t *testing.T) {
 	t.Parallel()
 	sections := runbook(t)
@@ -191,8 +189,7 @@ func (p promise) test(t *testing.T, c *Check, l Level) {
 	}
 }
 
-// gaps interrupts bad samples: K of the last N enter the level, and K-1 of them
-// do not.
+// gaps interrupts bad samples: K of the last N enter the level, and K-1 of them do not.
 func (p promise) gaps(t *testing.T, c *Check, l Level, e incident.Entity) {
 	bad := p.Example(e)
 	if p.K == 1 || slices.ContainsFunc(bad, func(x Example) bool { return x.Again != 0 }) {

@@ -19,8 +19,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// A told is a check of one level with a test's signal, and the check's
-// statements about it.
+// A told is a check of one level with a test's signal, and the check's statements about it.
 type told struct {
 	*world
 	check  *Check
@@ -30,8 +29,7 @@ type told struct {
 	last   []incident.Event // changes of the last sample
 }
 
-// alone returns a level of a check with a test's signal. Its additional
-// conditions hold.
+// alone returns a level of a check with a test's signal. Its additional conditions hold.
 func alone(t *testing.T, c *Check, index int) *told {
 	l := c.Levels[index]
 	s := &told{check: new(Check), value: math.NaN(), every: max(l.For.spelled().Every, step)}
@@ -70,9 +68,8 @@ func (s *told) finding() Finding {
 
 var clocks = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC`)
 
-// holds reports an error unless a sentence begins with one of the beginnings
-// and has the check's detail with the value, and no numbers except worst and
-// the time at.
+// holds reports an error unless a sentence begins with one of the beginnings and has the check's detail with the value,
+// and no numbers except worst and the time at.
 func (s *told) holds(when, sentence, begins string, value, worst float64, at time.Time) {
 	s.t.Helper()
 	detail := s.check.Detailed(s.check.Levels[0])
@@ -133,9 +130,8 @@ func TestQuantities(t *testing.T) {
 	}
 }
 
-// TestSentences reads the sentences of each level of each check, in both tenses,
-// and what to do about it: each says what was measured of which entity, one of a
-// thing is no plural, no number has an exponent, and what is over is past.
+// TestSentences reads the sentences of each level of each check, in both tenses, and what to do about it: each says
+// what was measured of which entity, one of a thing is no plural, no number has an exponent, and what is over is past.
 // Shown with -v, they are there to be read.
 func TestSentences(t *testing.T) {
 	bare := regexp.MustCompile(`\{value\} ([A-Za-z ]*s|s)\b`)
@@ -169,9 +165,8 @@ func TestSentences(t *testing.T) {
 	}
 }
 
-// TestSentencesMatchReadings lets every level of every check begin, worsen,
-// improve, recover and end, and compares each number in a sentence with the
-// readings.
+// TestSentencesMatchReadings lets every level of every check begin, worsen, improve, recover and end, and compares each
+// number in a sentence with the readings.
 func TestSentencesMatchReadings(t *testing.T) {
 	t.Parallel()
 	for _, c := range Checks() {
@@ -240,8 +235,7 @@ func TestSentencesMatchReadings(t *testing.T) {
 	}
 }
 
-// TestHeldLevelIsInThePastTense checks the sentence while only a lower level
-// of a check remains of a fault.
+// TestHeldLevelIsInThePastTense checks the sentence while only a lower level of a check remains of a fault.
 func TestHeldLevelIsInThePastTense(t *testing.T) {
 	w := newWorld(t, hotCheck)
 	w.steps(2, hotAt(-12))
@@ -371,9 +365,8 @@ func TestLabelsOfAFaultStay(t *testing.T) {
 // someXIDs is here, because each signal of incidents is counted from then on, in all worlds.
 var someXIDs = Incidents{Name: "xid", Window: time.Hour, Match: xids(48, 94, 998)}.Signal()
 
-// TestActionOfAFault checks what to do: what the tables say of an incident, if
-// the check leaves that to them, and else what the level or the check says. The
-// sentence describes the last incident.
+// TestActionOfAFault checks what to do: what the tables say of an incident, if the check leaves that to them, and else
+// what the level or the check says. The sentence describes the last incident.
 func TestActionOfAFault(t *testing.T) {
 	own := &Check{ID: "own", Detail: "It is.", Action: "Ask.", Levels: []Level{{Severity: incident.Info, When: Value(device.TemperatureMargin).
 		AtMost(9), Action: "Wait."}, {Severity: incident.Warning, When: Value(device.TemperatureMargin).AtMost(0)}}}
@@ -418,8 +411,7 @@ func TestCapital(t *testing.T) {
 	}
 }
 
-// TestWorstValueSurvivesARestart checks the sentence of a fault that recovers
-// while the agent is restarted.
+// TestWorstValueSurvivesARestart checks the sentence of a fault that recovers while the agent is restarted.
 func TestWorstValueSurvivesARestart(t *testing.T) {
 	w := newWorld(t, hotCheck)
 	w.steps(3, hotAt(-5))
@@ -433,8 +425,7 @@ func TestWorstValueSurvivesARestart(t *testing.T) {
 		!after.WorstAt.Equal(before.WorstAt), "after a restart: %+v; want %+v", after, before)
 }
 
-// States of a level: its fault is present, is clear, has just been left, or
-// never was.
+// States of a level: its fault is present, is clear, has just been left, or never was.
 const (
 	isThere = iota
 	isClear
@@ -483,8 +474,7 @@ func TestLevelOfASentence(t *testing.T) {
 	}
 }
 
-// TestValueOfASentence checks when a level's sentence has the current value,
-// and when the worst one.
+// TestValueOfASentence checks when a level's sentence has the current value, and when the worst one.
 func TestValueOfASentence(t *testing.T) {
 	for _, c := range []struct {
 		stands int

@@ -73,8 +73,7 @@ func TestSignalsForPrometheus(t *testing.T) {
 	}
 }
 
-// TestSignalsAreRead reads signals from a host of two GPUs, the second of which
-// has fewer series.
+// TestSignalsAreRead reads signals from a host of two GPUs, the second of which has fewer series.
 func TestSignalsAreRead(t *testing.T) {
 	s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 0),
 		on("0", activity.Utilization, .25, "gpu"), on("0", activity.Utilization, .5, "memory"),
@@ -110,8 +109,7 @@ func TestSignalsAreRead(t *testing.T) {
 	}
 }
 
-// TestSeriesIsFoundFromAnyPosition holds that a series is found from any
-// position, and where the next search begins.
+// TestSeriesIsFoundFromAnyPosition holds that a series is found from any position, and where the next search begins.
 func TestSeriesIsFoundFromAnyPosition(t *testing.T) {
 	var all answers
 	for i := range 3 {
@@ -132,9 +130,8 @@ func TestSeriesIsFoundFromAnyPosition(t *testing.T) {
 	}
 }
 
-// TestCountersAreSweptEachHour checks how long an absent counter is remembered:
-// for an hour, for as long as a window is, or for life. The sweep comes with
-// the first evaluation after more than an hour: here each 70 minutes.
+// TestCountersAreSweptEachHour checks how long an absent counter is remembered: for an hour, for as long as a window
+// is, or for life. The sweep comes with the first evaluation after more than an hour: here each 70 minutes.
 func TestCountersAreSweptEachHour(t *testing.T) {
 	const long = 3 * time.Hour
 	for name, c := range map[string]struct {

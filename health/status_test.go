@@ -9,8 +9,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestHoldDownOfAFault holds that a fault flaps if it returns within an hour of
-// its end, and not later.
+// TestHoldDownOfAFault holds that a fault flaps if it returns within an hour of its end, and not later.
 func TestHoldDownOfAFault(t *testing.T) {
 	for _, c := range []struct {
 		hold, since, want time.Duration
@@ -83,8 +82,7 @@ func TestLeavingALevel(t *testing.T) {
 	}
 }
 
-// TestHurriedLevels checks which levels a look of a few seconds can
-// judge, and by how many samples.
+// TestHurriedLevels checks which levels a look of a few seconds can judge, and by how many samples.
 func TestHurriedLevels(t *testing.T) {
 	margin := func() *Signal { return Value(device.TemperatureMargin) }
 	for name, c := range map[string]struct {

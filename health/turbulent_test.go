@@ -21,10 +21,9 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// A turbulence makes everything go wrong on a host of two GPUs that can: each
-// level of each check begins and ends, the kernel and the driver say all that
-// they know to say, operators acknowledge, the agent and the host are
-// restarted. What happens is drawn from a seed.
+// A turbulence makes everything go wrong on a host of two GPUs that can: each level of each check begins and ends, the
+// kernel and the driver say all that they know to say, operators acknowledge, the agent and the host are restarted.
+// What happens is drawn from a seed.
 type turbulence struct {
 	*monitored
 	rnd      *rand.Rand
@@ -43,8 +42,7 @@ type rough struct {
 	left     int // evaluations for which it holds; negative: since it ended
 }
 
-// A digest summarises the reports under one name, regardless of their order
-// within a moment.
+// A digest summarises the reports under one name, regardless of their order within a moment.
 type digest struct {
 	n    int
 	hash uint32
@@ -199,10 +197,8 @@ func (u *turbulence) take() {
 
 func rounded(v float64) string { return fmt.Sprintf("%.6g", v) }
 
-// TestGoldenTurbulentTime compares a monitor's reports with
-// testdata/turbulent.tsv: their number, and a sum of hashes of their contents
-// without the texts. The difference shows which judgements changed. make generate
-// writes the table.
+// TestGoldenTurbulentTime compares a monitor's reports with testdata/turbulent.tsv: their number, and a sum of hashes
+// of their contents without the texts. The difference shows which judgements changed. make generate writes the table.
 func TestGoldenTurbulentTime(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -14,8 +14,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestUseOfTheAgent checks the agent's use of its own limits: 256 MiB, a
-// quarter of a core, 2000 goroutines.
+// TestUseOfTheAgent checks the agent's use of its own limits: 256 MiB, a quarter of a core, 2000 goroutines.
 func TestUseOfTheAgent(t *testing.T) {
 	m := NewMonitor(Options{Log: slog.New(slog.DiscardHandler)}, Settings{})
 	now := time.Now()
@@ -78,8 +77,7 @@ func TestBlockedStateIsMovedLater(t *testing.T) {
 	}
 }
 
-// TestRestoredStatistics holds that the log says so if statistics start again,
-// and is silent if they go on.
+// TestRestoredStatistics holds that the log says so if statistics start again, and is silent if they go on.
 func TestRestoredStatistics(t *testing.T) {
 	for derived, want := range map[string]bool{"": false, `"no object"`: true} {
 		var log bytes.Buffer

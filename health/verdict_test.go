@@ -11,8 +11,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestVerdictOfAGPU checks the verdict on a GPU by its readings and findings:
-// the check reads the margin.
+// TestVerdictOfAGPU checks the verdict on a GPU by its readings and findings: the check reads the margin.
 func TestVerdictOfAGPU(t *testing.T) {
 	const cool, warm, hot, none = 50, -1, -20, 1000
 	for name, c := range map[string]struct {

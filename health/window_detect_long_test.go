@@ -30,8 +30,7 @@ func TestLongWindows(t *testing.T) {
 	downs := func(n int) []collectors.Sample {
 		return []collectors.Sample{up, {Metric: links.IBPortDowned, Labels: []string{"mlx5_0/1"}, Value: float64(n)}}
 	}
-	// every returns a function of time: the number of events so far, one per d,
-	// at most n
+	// every returns a function of time: the number of events so far, one per d, at most n
 	every := func(d time.Duration, n int) func(at time.Duration) int {
 		return func(at time.Duration) int { return min(int(at/d)+1, n) }
 	}

@@ -9,10 +9,9 @@ import (
 	"gpusteward/collectors"
 )
 
-// A need is a work's momentary demand on a board: parts of the time and of the
-// pipes, bytes per second, and the part of the board's dynamic power at the
-// highest clock that the limit permits. Work that waits in a kernel is busy and
-// needs almost no power.
+// A need is a work's momentary demand on a board: parts of the time and of the pipes, bytes per second, and the part of
+// the board's dynamic power at the highest clock that the limit permits. Work that waits in a kernel is busy and needs
+// almost no power.
 type need struct{ busy, heat, sm, tensor, dram, nvlink, rx, tx float64 }
 
 func (n *need) add(o need, part float64) {
@@ -127,8 +126,7 @@ func (b *board) activity() {
 	v.enforced, v.requested = b.limit, b.limit
 }
 
-// power sets clock and power: the locked clock, or the highest that the power
-// limit permits.
+// power sets clock and power: the locked clock, or the highest that the power limit permits.
 func (b *board) power(dt float64) float64 {
 	v, most, low := &b.v, b.number("mhz_max"), b.number("mhz_idle")
 	full := b.number("mhz_full") / most
@@ -202,8 +200,7 @@ func (b *board) warms(s *site, watts, dt float64) {
 	v.hbm = math.Round(b.number("c_hbm_idle") + rise*(b.noise[3]-b.number("c_idle")) + 4*v.dram + b.spot)
 }
 
-// memory sets the used memory. Now and then the driver frees a process's memory
-// slightly after its end.
+// memory sets the used memory. Now and then the driver frees a process's memory slightly after its end.
 func (b *board) memory(s *site, dt time.Duration) {
 	v := &b.v
 	if b.residents == 0 && v.processes > 0 && b.r.Float64() < 0.1 {

@@ -24,8 +24,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// A worldFault is an element of testdata/world/faults.yml, which explains its
-// keys.
+// A worldFault is an element of testdata/world/faults.yml, which explains its keys.
 type worldFault struct {
 	Fault  string             `yaml:"fault"`
 	Board  string             `yaml:"board"`
@@ -261,8 +260,7 @@ func (f *worldFault) find(t *testing.T) *found {
 	return r
 }
 
-// foundToday is the minimum number of found faults. The goal is 95 of a
-// hundred.
+// foundToday is the minimum number of found faults. The goal is 95 of a hundred.
 const foundToday = 87
 
 // findAll tests one of n faults, and returns the results, nil for the others.

@@ -10,8 +10,7 @@ import (
 	"gpusteward/collectors/device"
 )
 
-// Habits are events of healthy hosts. testdata/world/styles.tsv has their
-// number per week; 0 means permanently.
+// Habits are events of healthy hosts. testdata/world/styles.tsv has their number per week; 0 means permanently.
 var habitsOf map[string]func(*site)
 
 func init() { // they name each other
@@ -134,8 +133,7 @@ func (s *site) each(do func(*board)) {
 	}
 }
 
-// starve takes the processors from the agent for a while: its passes are rare,
-// and its readers are behind.
+// starve takes the processors from the agent for a while: its passes are rare, and its readers are behind.
 func starve(s *site) {
 	d := s.some(10*time.Second, 50*time.Second)
 	s.starved = s.clock + d
@@ -343,8 +341,7 @@ func lockClocks(s *site) {
 	s.each(func(b *board) { b.locked = mhz })
 }
 
-// powerCap lowers or restores the power limit, for one board after the other or
-// for all.
+// powerCap lowers or restores the power limit, for one board after the other or for all.
 func powerCap(s *site) {
 	watts := math.Round(s.boards[0].number("w_limit") * (0.5 + 0.5*s.r.Float64()))
 	if s.chance(30) {

@@ -23,8 +23,7 @@ func TestDetection(t *testing.T) { eachDetection(t, 1) }
 // TestCauses expects each check to ignore a healthy cause that resembles its fault, and to find the fault itself.
 func TestCauses(t *testing.T) { eachScene(t, 1) }
 
-// TestWorldFaultsAreFound holds that faults from an independent author are
-// found in time, each under its common name.
+// TestWorldFaultsAreFound holds that faults from an independent author are found in time, each under its common name.
 func TestWorldFaultsAreFound(t *testing.T) {
 	all := findAll(t, 1)
 	if slices.Contains(all, nil) {

@@ -14,9 +14,8 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// A site is a host with healthy GPUs and rough days, like those of fleets. A
-// row of testdata/world/styles.tsv describes it. The same style and seed make
-// the same site.
+// A site is a host with healthy GPUs and rough days, like those of fleets. A row of testdata/world/styles.tsv describes
+// it. The same style and seed make the same site.
 type site struct {
 	r      *rand.Rand
 	style  worldRow
@@ -148,8 +147,7 @@ func (s *site) chance(percent float64) bool { return 100*s.r.Float64() < percent
 // any returns one of the boards.
 func (s *site) any() *board { return s.boards[s.r.IntN(len(s.boards))] }
 
-// aisle returns the warmth of the air above its base, by the hour and by the
-// state of the hall's cooling.
+// aisle returns the warmth of the air above its base, by the hour and by the state of the hall's cooling.
 func (s *site) aisle() float64 {
 	return s.warm + math.Sin(2*math.Pi*(s.hour()-9)/24)
 }
@@ -157,9 +155,8 @@ func (s *site) aisle() float64 {
 // hour returns the time of the day.
 func (s *site) hour() float64 { return math.Mod(s.clock.Hours(), 24) }
 
-// pass advances to the agent's next pass, and returns its samples, which are
-// valid until the next pass. An agent passes each second; without events each
-// tenth pass is enough.
+// pass advances to the agent's next pass, and returns its samples, which are valid until the next pass. An agent passes
+// each second; without events each tenth pass is enough.
 func (s *site) pass() []collectors.Sample {
 	gap := step - s.clock%step
 	switch {
@@ -210,8 +207,7 @@ func (s *site) goOn(at time.Duration) {
 	}
 }
 
-// attend makes the agent pass often for a while, for events that are over
-// within seconds.
+// attend makes the agent pass often for a while, for events that are over within seconds.
 func (s *site) attend(d time.Duration) { s.fine = max(s.fine, s.clock+d) }
 
 // log adds the lines of a name to the kernel's log. They may name an owner.
@@ -233,8 +229,7 @@ func (s *site) line(text string, b *board, words ...string) {
 	s.seen = append(s.seen, func(m *Monitor) { m.line(r) })
 }
 
-// xid makes a board report an XID, to the driver's listeners and in the
-// kernel's log.
+// xid makes a board report an XID, to the driver's listeners and in the kernel's log.
 func (s *site) xid(code int, b *board, pid int, comm string) {
 	name := fmt.Sprint("xid ", code)
 	words := []string{"{pid}", fmt.Sprint(pid), "{comm}", comm, "{code}", fmt.Sprint(code)}

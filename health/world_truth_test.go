@@ -147,8 +147,7 @@ type tally struct {
 	cries  []cry
 }
 
-// weekly returns the number of findings of a severity per host-week; Critical
-// includes worse ones.
+// weekly returns the number of findings of a severity per host-week; Critical includes worse ones.
 func (t *tally) weekly(severity incident.Severity) float64 {
 	n := 0
 	for _, c := range t.cries {

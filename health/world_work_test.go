@@ -34,8 +34,7 @@ type task struct {
 	conduct
 }
 
-// A program returns its need of each board at an age, and the part of the
-// memory that it holds.
+// A program returns its need of each board at an age, and the part of the memory that it holds.
 type program func(age, dt time.Duration) (need, float64)
 
 // employ gives the boards their slots: "dense:8" is a slot on eight boards,
@@ -283,8 +282,7 @@ func trains(s *site, at need, stall time.Duration) program {
 	}
 }
 
-// hpc is a simulation with FP64, phases of some minutes, and file access in
-// between.
+// hpc is a simulation with FP64, phases of some minutes, and file access in between.
 func hpc(s *site) program {
 	period, memory, heat := s.some(2*time.Minute, 25*time.Minute), 0.1+0.5*s.r.Float64(), 0.3+0.4*s.r.Float64()
 	return func(age, _ time.Duration) (need, float64) {
@@ -295,8 +293,7 @@ func hpc(s *site) program {
 	}
 }
 
-// loader waits for data: it is busy and idle in turns of seconds, and each
-// epoch keeps more of its data on the GPU.
+// loader waits for data: it is busy and idle in turns of seconds, and each epoch keeps more of its data on the GPU.
 func loader(s *site) program {
 	period, duty := s.some(4*time.Second, 90*time.Second), 0.2+0.6*s.r.Float64()
 	memory, epoch, heat := 0.2+0.3*s.r.Float64(), s.some(10*time.Minute, time.Hour), 0.4+0.5*s.r.Float64()
@@ -380,8 +377,7 @@ func types(s *site) program {
 	}
 }
 
-// grows is data that is kept on the GPU, such as indexes, buffers and frames.
-// It grows to its intended size.
+// grows is data that is kept on the GPU, such as indexes, buffers and frames. It grows to its intended size.
 func grows(s *site) program {
 	memory, most, hours := 0.05+0.3*s.r.Float64(), 0.7+0.27*s.r.Float64(), 1+9*s.r.Float64()
 	first, steps, heat := memory, s.chance(50), 0.1+0.5*s.r.Float64()

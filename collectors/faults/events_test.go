@@ -118,8 +118,7 @@ func TestKernelLogIsCountedForItsGPU(t *testing.T) {
 		sequence++
 		fixture.Must(t, fixture.Error(fmt.Fprintf(f, "%d,%d,1,-;%s\n", priority, sequence, line)))
 	}
-	// Before the agent: two lines of one fault, and one about a GPU of another
-	// host.
+	// Before the agent: two lines of one fault, and one about a GPU of another host.
 	say("NVRM: Xid (PCI:0000:1b:00): 13, Graphics SM Warp Exception on (GPC 1, TPC 4, SM 0): Misaligned Address")
 	say("NVRM: Xid (PCI:0000:1b:00): 13, pid=787, name=python3, Graphics Exception")
 	say("NVRM: Xid (PCI:0000:ff:00): 79, GPU has fallen off the bus.")

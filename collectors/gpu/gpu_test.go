@@ -153,9 +153,8 @@ func TestCallsThatMayNotOverlap(t *testing.T) {
 	})
 }
 
-// TestNothingIsSet checks that the agent cannot change a GPU's settings. The
-// one exception is a cgroup's memory limit, which no Device has: see
-// TestOnlyMemoryLimitsAreSet.
+// TestNothingIsSet checks that the agent cannot change a GPU's settings. The one exception is a cgroup's memory limit,
+// which no Device has: see TestOnlyMemoryLimitsAreSet.
 func TestNothingIsSet(t *testing.T) {
 	for _, c := range calls {
 		for _, verb := range []string{"Set", "Reset", "Clear", "Create", "Destroy", "Freeze", "Remove", "Modify",

@@ -21,9 +21,8 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// A limitsDriver is a directory with a fake driver of one GPU, GPU-a. A child
-// process loads it, because go-nvml binds its calls to the first library that a
-// process opens.
+// A limitsDriver is a directory with a fake driver of one GPU, GPU-a. A child process loads it, because go-nvml binds
+// its calls to the first library that a process opens.
 type limitsDriver struct {
 	t   *testing.T
 	dir string

@@ -19,8 +19,7 @@ const (
 	raw = "1b4e28ba_2fa1_11d2_883f_0016d3cca427" // the same in systemd's form
 )
 
-// TestParseCgroup holds paths of real hosts: content, key, and other fields
-// that matter.
+// TestParseCgroup holds paths of real hosts: content, key, and other fields that matter.
 func TestParseCgroup(t *testing.T) {
 	podKey, containerKey := "pod:"+uid+"/"+id1, "container:"+id1
 	pods := "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + raw + ".slice/"

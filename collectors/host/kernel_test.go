@@ -91,8 +91,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestAnswersReadsTheVendorOnly: reading the whole configuration space would
-// take a thousand transactions on the bus.
+// TestAnswersReadsTheVendorOnly: reading the whole configuration space would take a thousand transactions on the bus.
 func TestAnswersReadsTheVendorOnly(t *testing.T) {
 	var asked countingFS
 	if yes, err := (Kernel{Sys: &asked}).Answers("0000:1b:00.0"); err != nil || !yes || asked.bytes != 2 {
@@ -166,8 +165,7 @@ func TestBlockedTasks(t *testing.T) {
 	}
 }
 
-// TestBlockedTasksLooksAtABoundedNumber checks that the lowest PIDs come first,
-// which include the kernel's threads.
+// TestBlockedTasksLooksAtABoundedNumber checks that the lowest PIDs come first, which include the kernel's threads.
 func TestBlockedTasksLooksAtABoundedNumber(t *testing.T) {
 	files := fstest.MapFS{}
 	for pid := range 2 * maxTasks {

@@ -14,9 +14,8 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestKernelLogOfThisHost reads the log of the running kernel with several
-// followers: what the other tests write in its place should behave like it. Its
-// contents do not matter.
+// TestKernelLogOfThisHost reads the log of the running kernel with several followers: what the other tests write in its
+// place should behave like it. Its contents do not matter.
 func TestKernelLogOfThisHost(t *testing.T) {
 	log := NewKernelLog("/dev/kmsg")
 	last := uint64(0)

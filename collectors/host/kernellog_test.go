@@ -72,8 +72,7 @@ type listener struct {
 	leave context.CancelFunc
 }
 
-// listen follows log until the listener leaves, and calls first before each
-// record.
+// listen follows log until the listener leaves, and calls first before each record.
 func listen(t *testing.T, log *KernelLog, first func()) *listener {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &listener{ended: make(chan error, 1), leave: cancel}
@@ -134,9 +133,8 @@ func TestOneReaderServesAllFollowers(t *testing.T) {
 	})
 }
 
-// TestSlowFollowerDoesNotDelayOthers keeps one follower busy while the kernel logs
-// more than can wait for it. It reads the rest from the ring, and the records
-// that the ring dropped are counted.
+// TestSlowFollowerDoesNotDelayOthers keeps one follower busy while the kernel logs more than can wait for it. It reads
+// the rest from the ring, and the records that the ring dropped are counted.
 func TestSlowFollowerDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWritten(t)

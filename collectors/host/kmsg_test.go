@@ -142,8 +142,7 @@ func TestFollowDeliversAtOnce(t *testing.T) {
 	records := followed(t, l)
 	r := <-records
 	fixture.If(t, r.Text != "before", "%+v", r)
-	// A record that the reader waited for is dated by its arrival, and
-	// calibrates the records that come with it.
+	// A record that the reader waited for is dated by its arrival, and calibrates the records that come with it.
 	<-waits
 	began := time.Now()
 	say("4,2,5000000,-;now\n4,3,5000500,-;and h")

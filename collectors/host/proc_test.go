@@ -191,9 +191,8 @@ func TestHidden(t *testing.T) {
 
 const asStranger = "GPUSTEWARD_TEST_IN_A_PID_NAMESPACE"
 
-// TestPIDsOfAnotherNamespaceAreRecognised lets a process ask in its own PID
-// namespace, where its PID is not the one in the kernel's log. From outside, it
-// has the PID that the kernel logs. The test needs root.
+// TestPIDsOfAnotherNamespaceAreRecognised lets a process ask in its own PID namespace, where its PID is not the one in
+// the kernel's log. From outside, it has the PID that the kernel logs. The test needs root.
 func TestPIDsOfAnotherNamespaceAreRecognised(t *testing.T) {
 	if os.Getenv(asStranger) != "" {
 		os.Stdout.WriteString("in it " + strconv.FormatBool(InitialPIDs()) + " " + strconv.Itoa(os.Getpid()) + "\n")

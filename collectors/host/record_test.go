@@ -68,8 +68,7 @@ func TestRecordsAreBounded(t *testing.T) {
 	fixture.Equal(t, len(fixture.Value(records(dir))(t)), mostJobs, "… records")
 }
 
-// TestSlurmJobIsRecorded checks that the record of a job counts, and that its
-// user's environment is not even read.
+// TestSlurmJobIsRecorded checks that the record of a job counts, and that its user's environment is not even read.
 func TestSlurmJobIsRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -97,8 +96,7 @@ func TestSlurmJobIsRecorded(t *testing.T) {
 	})
 }
 
-// TestRecordedAllocations checks that a job with a record has the GPUs in it,
-// with or without a process.
+// TestRecordedAllocations checks that a job with a record has the GPUs in it, with or without a process.
 func TestRecordedAllocations(t *testing.T) {
 	jobs, root := t.TempDir(), t.TempDir()
 	writeRecord(t, jobs, "1", "JOB=1\nGPUS=0,1\nSLUID=s7QANTV3WPV400\n")

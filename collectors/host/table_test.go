@@ -432,9 +432,8 @@ func TestRecallOfAForgottenProcess(t *testing.T) {
 	})
 }
 
-// set returns t as it would be if the wall clock had been set by that amount
-// before it was read: the monotonic reading is the same. (Bits 30 to 62 of a
-// Time's first word hold the seconds since 1885, as package time documents.)
+// set returns t as it would be if the wall clock had been set by that amount before it was read: the monotonic reading
+// is the same. (Bits 30 to 62 of a Time's first word hold the seconds since 1885, as package time documents.)
 func set(t time.Time, by time.Duration) time.Time {
 	*(*uint64)(unsafe.Pointer(&t)) += uint64(by/time.Second) << 30
 	return t

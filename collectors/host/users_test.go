@@ -72,8 +72,7 @@ func TestUsersOfDirectories(t *testing.T) {
 	})
 }
 
-// TestHangingDirectory has a directory that does not answer: nobody waits, and
-// it is asked once.
+// TestHangingDirectory has a directory that does not answer: nobody waits, and it is asked once.
 func TestHangingDirectory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang, asked := make(chan struct{}), 0

@@ -18,8 +18,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// twoLinks returns a GPU with two NVLinks on which only the fields in answers
-// exist, and the list of requested fields.
+// twoLinks returns a GPU with two NVLinks on which only the fields in answers exist, and the list of requested fields.
 func twoLinks(t *testing.T, answers map[uint32]uint32) (*gpu.Device, *[]uint32) {
 	t.Helper()
 	asked := new([]uint32)
@@ -45,8 +44,7 @@ func twoLinks(t *testing.T, answers map[uint32]uint32) (*gpu.Device, *[]uint32) 
 	return hosttest.Open(t, d), asked
 }
 
-// TestUnansweredLinkFieldsAreReadOnce: on an H200, asking eighteen
-// links for the NVLink 5 fields took 200 ms.
+// TestUnansweredLinkFieldsAreReadOnce: on an H200, asking eighteen links for the NVLink 5 fields took 200 ms.
 func TestUnansweredLinkFieldsAreReadOnce(t *testing.T) {
 	g, asked := twoLinks(t, map[uint32]uint32{nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY: 3})
 	read := openLinks(nvlinkErrorFields)(g)

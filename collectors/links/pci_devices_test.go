@@ -73,8 +73,7 @@ func remove(files fstest.MapFS, address string) {
 	}
 }
 
-// TestDevicesWithoutAKnownGPU checks that such devices are identified by their
-// addresses.
+// TestDevicesWithoutAKnownGPU checks that such devices are identified by their addresses.
 func TestDevicesWithoutAKnownGPU(t *testing.T) {
 	files := fstest.MapFS{}
 	pci(files, "0000:07:00.0", "68000")
@@ -149,8 +148,7 @@ func TestDevicesAreBounded(t *testing.T) {
 	fixture.Equal(t, devices, maxDevices, "devices followed")
 }
 
-// TestBusWithoutNVIDIADevices: the GPUs may be on a bus that is not visible, as in
-// WSL.
+// TestBusWithoutNVIDIADevices: the GPUs may be on a bus that is not visible, as in WSL.
 func TestBusWithoutNVIDIADevices(t *testing.T) {
 	p := hosttest.ReadKernel("pci_devices",
 		fstest.MapFS{bus + "0000:00:00.0/uevent": {Data: []byte("PCI_CLASS=60000\nPCI_ID=8086:0D57\n")}})
@@ -160,8 +158,7 @@ func TestBusWithoutNVIDIADevices(t *testing.T) {
 		"it puts %v, failure %v", p.Now, p.Out.Failure)
 }
 
-// TestHungDeviceDoesNotHideOthers also checks that its own state is unknown,
-// and that it is asked once.
+// TestHungDeviceDoesNotHideOthers also checks that its own state is unknown, and that it is asked once.
 func TestHungDeviceDoesNotHideOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const hangs, well = "0000:1b:00.0", "0000:43:00.0"

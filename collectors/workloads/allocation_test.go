@@ -18,9 +18,8 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestAllocatedGPUs has a Slurm job with two GPUs that uses one of them in a
-// step, a pod that holds memory and does nothing, a pod with a MIG device, and
-// a pod whose GPU this host does not have.
+// TestAllocatedGPUs has a Slurm job with two GPUs that uses one of them in a step, a pod that holds memory and does
+// nothing, a pod with a MIG device, and a pod whose GPU this host does not have.
 func TestAllocatedGPUs(t *testing.T) {
 	source := `gpus:
 - {load: training}

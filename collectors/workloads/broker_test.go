@@ -24,8 +24,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// books are the books of a broker: one tenant on a known GPU, another on a GPU
-// that the driver does not list.
+// books are the books of a broker: one tenant on a known GPU, another on a GPU that the driver does not list.
 var books = wire.Stats{
 	Sessions:  map[string]int{"active": 3, "stale": 1},
 	Hooks:     []wire.HookStats{{Version: "0.1", ABI: "1.0", Sessions: 4, Unknown: 2}},
@@ -149,8 +148,7 @@ func answers(h wire.Header) []byte {
 	return wire.Header{Type: wire.TypeStatsReply, Seq: h.Seq}.Append(nil)
 }
 
-// readBroker runs passes of the collector, and returns the readings of the
-// last.
+// readBroker runs passes of the collector, and returns the readings of the last.
 func readBroker(read func(*collectors.Readings), socket string) *collectors.Readings {
 	out := &collectors.Readings{Now: time.Now(), Config: &collectors.Config{Broker: socket},
 		Known: func() []gpu.ID { return []gpu.ID{{Index: 4, UUID: "GPU-a"}} }}
@@ -163,8 +161,7 @@ func brokerCollector() func(*collectors.Readings) {
 	return readBooks(&brokerClient{patience: time.Minute})
 }
 
-// TestGoldenBooks expects each number of the books, of which no two are alike, in its
-// series.
+// TestGoldenBooks expects each number of the books, of which no two are alike, in its series.
 func TestGoldenBooks(t *testing.T) {
 	q := &books.Enforcer.Quotas[0].Quota
 	for _, term := range quota.Terms {
@@ -223,8 +220,7 @@ func TestMissingBrokerIsReported(t *testing.T) {
 	}
 }
 
-// TestStarvedBrokerIsDown has a broker that reports a shortage, and one
-// that cannot even do that.
+// TestStarvedBrokerIsDown has a broker that reports a shortage, and one that cannot even do that.
 func TestStarvedBrokerIsDown(t *testing.T) {
 	says := func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), []byte(`{"starved": true}`)) }
 	refuses := func(c *net.UnixConn, h wire.Header) error {
@@ -299,8 +295,7 @@ func TestASilentBrokerIsNotAwaited(t *testing.T) {
 	fixture.Equal(t, c.conn != nil, false, "the connection was kept: the next request would get the late answer")
 }
 
-// TestManyTenantsAreBounded checks that a broker with too many tenants costs
-// series, and that these are counted.
+// TestManyTenantsAreBounded checks that a broker with too many tenants costs series, and that these are counted.
 func TestManyTenantsAreBounded(t *testing.T) {
 	s := wire.Stats{}
 	for i := range 1000 {
@@ -313,8 +308,7 @@ func TestManyTenantsAreBounded(t *testing.T) {
 	}
 }
 
-// TestQuotaTermHasASeries checks that a term needs its row, and nothing in this
-// package.
+// TestQuotaTermHasASeries checks that a term needs its row, and nothing in this package.
 func TestQuotaTermHasASeries(t *testing.T) { // not parallel: the table is shared
 	before := termMetrics
 	defer func() { termMetrics = before }()
@@ -334,8 +328,7 @@ func TestQuotaTermHasASeries(t *testing.T) { // not parallel: the table is share
 	fixture.If(t, told, "its value without a setting is %v", v)
 }
 
-// TestManyWorkloadsAreBounded checks that new workloads cannot displace
-// tenants, and that the highest levels are shown.
+// TestManyWorkloadsAreBounded checks that new workloads cannot displace tenants, and that the highest levels are shown.
 func TestManyWorkloadsAreBounded(t *testing.T) {
 	e := &wire.EnforcerStats{Quotas: []wire.QuotaStats{{Tenant: "a", GPU: "GPU-a",
 		Quota: quota.Quota{Guarantee: 0.5, Bandwidth: 1}}}}

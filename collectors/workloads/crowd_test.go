@@ -21,8 +21,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestCountersOfAReturningWorkloadContinue has five containers that run a
-// process occasionally.
+// TestCountersOfAReturningWorkloadContinue has five containers that run a process occasionally.
 func TestCountersOfAReturningWorkloadContinue(t *testing.T) {
 	t.Parallel()
 	hosttest.In(t, "gpus: [{load: churn}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
@@ -90,8 +89,7 @@ func TestCountersExpireTenMinutesAfterTheWorkload(t *testing.T) {
 	})
 }
 
-// TestKeptWorkloadsAreBounded has new workloads for an hour: a few at a time,
-// and then a great many at once.
+// TestKeptWorkloadsAreBounded has new workloads for an hour: a few at a time, and then a great many at once.
 func TestKeptWorkloadsAreBounded(t *testing.T) {
 	t.Parallel()
 	kept := func(s *stage) (n int) {
@@ -220,8 +218,7 @@ func TestLargestWorkloadsAreShown(t *testing.T) {
 	})
 }
 
-// TestInstancesOfMIG checks that instances have their own memory, and no use,
-// which the driver does not report.
+// TestInstancesOfMIG checks that instances have their own memory, and no use, which the driver does not report.
 func TestInstancesOfMIG(t *testing.T) {
 	c := collectors.DefaultConfig()
 	c.PerProcess = true

@@ -75,8 +75,7 @@ func TestDeviceProcessesAreThoseOfTheGPUs(t *testing.T) {
 	})
 }
 
-// TestHoldingsOfASilentGPU checks that the processes of such a GPU
-// are not shown from memory.
+// TestHoldingsOfASilentGPU checks that the processes of such a GPU are not shown from memory.
 func TestHoldingsOfASilentGPU(t *testing.T) {
 	source := `gpus:
 - {processes: [{pid: 1, memory: 1}]}
@@ -116,8 +115,7 @@ func TestUsageIsCountedWhileTheProcessExists(t *testing.T) {
 			"at 40 %% for 30 s the busy one had %v s, and the idle one %v s", one.SM, two.SM)
 		fixture.If(t, two.Sampled.IsZero() || !two.Sampled.Equal(one.Sampled),
 			"counted until %v and %v: an idle process counts too", one.Sampled, two.Sampled)
-		// Between the driver's answers nothing changes, and counting continues
-		// after a failure.
+		// Between the driver's answers nothing changes, and counting continues after a failure.
 		b.use = func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) { return nil, nvml.ERROR_UNKNOWN }
 		s.passes(8)
 		if x := s.deviceProcess(t, 1); x.SM < one.SM || !x.Sampled.Before(time.Now().Add(-5*time.Second)) {
@@ -138,8 +136,7 @@ func TestUsageIsCountedWhileTheProcessExists(t *testing.T) {
 	})
 }
 
-// TestHoldingOfAnUnknownProcess checks that a process unknown to the kernel has
-// the driver's values.
+// TestHoldingOfAnUnknownProcess checks that a process unknown to the kernel has the driver's values.
 func TestHoldingOfAnUnknownProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &board{compute: []nvml.ProcessInfo{runs(1, 7)}}
@@ -155,8 +152,7 @@ func TestHoldingOfAnUnknownProcess(t *testing.T) {
 	})
 }
 
-// TestHoldingInSeveralInstances checks that several unknown MIG instances make
-// one process on the GPU.
+// TestHoldingInSeveralInstances checks that several unknown MIG instances make one process on the GPU.
 func TestHoldingInSeveralInstances(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := func(pid, gi uint32, memory uint64) nvml.ProcessInfo {

@@ -21,8 +21,7 @@ type claim struct {
 	memory, sm, holds uint64 // limits in bytes and percent, and bytes in use by each process
 }
 
-// claims lays out a region as HAMi-core 1.2 does; package host documents the
-// layout.
+// claims lays out a region as HAMi-core 1.2 does; package host documents the layout.
 func claims(pids []int, devices ...claim) []byte {
 	b := make([]byte, 2008952)
 	put := func(at int, v uint64) { binary.LittleEndian.PutUint64(b[at:], v) }

@@ -14,9 +14,8 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestHolders has GPUs with a job and strangers to any scheduler, with two
-// containers of a pod, two pods of a namespace, a pod and a job, two
-// namespaces, and instances; then schedulers report allocations.
+// TestHolders has GPUs with a job and strangers to any scheduler, with two containers of a pod, two pods of a
+// namespace, a pod and a job, two namespaces, and instances; then schedulers report allocations.
 func TestHolders(t *testing.T) {
 	job := func(pid string) string {
 		return "{pid: " + pid + ", memory: 100, cgroup: /system.slice/slurmstepd.scope/job_812/step_" + pid + "/user/task_0}"

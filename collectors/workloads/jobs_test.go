@@ -70,8 +70,7 @@ func TestCountersOfAJobNeverFall(t *testing.T) {
 	fixture.Equal(t, fmt.Sprint(len(j.workers), len(j.ended)), "1 0", "processes and jobs that are kept")
 }
 
-// TestCorrectedCounterDoesNotFall: the enforcer may find that time belongs
-// elsewhere.
+// TestCorrectedCounterDoesNotFall: the enforcer may find that time belongs elsewhere.
 func TestCorrectedCounterDoesNotFall(t *testing.T) {
 	j, one := newJobs(), stepped(1, "w", 5)
 	for i, outside := range []float64{7, 6, 8} {

@@ -31,9 +31,8 @@ func total(values map[string]float64) (sum float64) {
 
 const mebibyte = 1 << 20
 
-// TestProcessesUnknownToTheKernelAreShown lets the driver list a process
-// that has ended. In a PID namespace of its own, the agent knows none of the
-// processes, and PID 2 is not a kernel thread.
+// TestProcessesUnknownToTheKernelAreShown lets the driver list a process that has ended. In a PID namespace of its own,
+// the agent knows none of the processes, and PID 2 is not a kernel thread.
 func TestProcessesUnknownToTheKernelAreShown(t *testing.T) {
 	const ghost = "faults: [{kind: ghost, count: 40000, at: 1s, for: 20s}]\n"
 	hosttest.In(t, "gpus: [{load: full}]\n"+ghost, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
@@ -284,8 +283,7 @@ func TestReusedPIDBelongsToAnotherWorkload(t *testing.T) {
 	})
 }
 
-// TestUnknownProcesses have ended since the driver listed them, or belong to
-// another PID namespace.
+// TestUnknownProcesses have ended since the driver listed them, or belong to another PID namespace.
 func TestUnknownProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &board{compute: []nvml.ProcessInfo{runs(1, mebibyte), runs(2, mebibyte)}, use: works(40, 1, 2)}
@@ -333,8 +331,7 @@ func (l late) Containers(ctx context.Context) (map[string]host.ContainerName, er
 	}
 }
 
-// TestWorkloadIsShownOnceNamed waits for a name that takes some time:
-// until then nothing is shown, and nothing is lost.
+// TestWorkloadIsShownOnceNamed waits for a name that takes some time: until then nothing is shown, and nothing is lost.
 func TestWorkloadIsShownOnceNamed(t *testing.T) {
 	t.Parallel()
 	const slow = 1500 * time.Millisecond

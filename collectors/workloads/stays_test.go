@@ -11,8 +11,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestStaysRecordWhenAProcessWasOnAGPU derives arrivals and departures from the
-// driver's lists, second by second.
+// TestStaysRecordWhenAProcessWasOnAGPU derives arrivals and departures from the driver's lists, second by second.
 func TestStaysRecordWhenAProcessWasOnAGPU(t *testing.T) {
 	t.Parallel()
 	start := time.Unix(1000, 0)

@@ -17,8 +17,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// A board is a GPU with the processes and the samples that a test sets. It
-// draws 100 W.
+// A board is a GPU with the processes and the samples that a test sets. It draws 100 W.
 type board struct {
 	compute, graphics, mps []nvml.ProcessInfo
 	use                    func(since time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return)
@@ -46,8 +45,7 @@ func (b *board) open(t testing.TB) *gpu.Device {
 	return hosttest.Open(t, d)
 }
 
-// A stage runs the processes collector on a board, turn by turn, with invented
-// processes. It needs a bubble's clock.
+// A stage runs the processes collector on a board, turn by turn, with invented processes. It needs a bubble's clock.
 type stage struct {
 	gpu       *gpu.Device
 	read      collectors.Read
@@ -135,8 +133,7 @@ func works(percent uint32, pids ...int) func(time.Time) ([]nvml.ProcessUtilizati
 
 var noon = time.Unix(1_700_000_000, 123_456_789)
 
-// TestRequestForUse lets the driver answer once, 5 s after the last counted
-// sample.
+// TestRequestForUse lets the driver answer once, 5 s after the last counted sample.
 func TestRequestForUse(t *testing.T) {
 	ago := func(d time.Duration) time.Time { return noon.Add(-d) }
 	one := func(s ...nvml.ProcessUtilizationSample) []nvml.ProcessUtilizationSample { return s }
@@ -199,9 +196,8 @@ func TestUsageFollowsTheWallClock(t *testing.T) {
 	fixture.Equal(t, u.seen, u.seen.Round(0), "the time up to which it was seen, without the clock that only advances")
 }
 
-// TestUsageWindowsAreAdjacent lets the driver sample, and the collector ask, at
-// random times: every sample counts once, and the windows cover all of the
-// time.
+// TestUsageWindowsAreAdjacent lets the driver sample, and the collector ask, at random times: every sample counts once,
+// and the windows cover all of the time.
 func TestUsageWindowsAreAdjacent(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -1,8 +1,7 @@
 //go:build deploy
 
-// Package container builds the image and runs it. Its base is built from the same Debian
-// packages as the real base, so no registry is needed. The tests need root, apt, buildah and
-// runc.
+// Package container builds the image and runs it. Its base is built from the same Debian packages as the real base, so
+// no registry is needed. The tests need root, apt, buildah and runc.
 package container
 
 import (
@@ -228,8 +227,7 @@ func answers(url, want string) error {
 	return err
 }
 
-// begins starts args in the container and returns its name. end stops it with SIGTERM and checks
-// its exit status.
+// begins starts args in the container and returns its name. end stops it with SIGTERM and checks its exit status.
 func (c container) begins(t *testing.T, args ...string) (name string, end func()) {
 	t.Helper()
 	name = fmt.Sprintf("gpusteward-test-%d", time.Now().UnixNano())

@@ -315,8 +315,7 @@ func TestPackage(t *testing.T) {
 	}
 }
 
-// TestCDI checks with the CDI library of container runtimes that gpusteward install writes a
-// valid device.
+// TestCDI checks with the CDI library of container runtimes that gpusteward install writes a valid device.
 func TestCDI(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -228,8 +228,7 @@ func contains(has, want map[string]string) bool {
 	return true
 }
 
-// TestPushIsRetried has a receiver that is busy twice: the same batch arrives
-// again.
+// TestPushIsRetried has a receiver that is busy twice: the same batch arrives again.
 func TestPushIsRetried(t *testing.T) {
 	url, answers := newAgent(t)
 	r := &receiver{arrived: make(chan struct{}, 1), answer: func(n int) int {
@@ -242,8 +241,7 @@ func TestPushIsRetried(t *testing.T) {
 	}
 }
 
-// TestDeadReceiver has a receiver that never answers: the agent is read on, one
-// batch at a time, and nothing piles up.
+// TestDeadReceiver has a receiver that never answers: the agent is read on, one batch at a time, and nothing piles up.
 func TestDeadReceiver(t *testing.T) {
 	url, answers := newAgent(t)
 	t.Setenv("OTEL_METRIC_EXPORT_TIMEOUT", "20")
@@ -356,8 +354,7 @@ func table() string {
 	return b.String()
 }
 
-// TestDocumentedConventions compares the table of docs/otlp.md with the
-// conventions, or writes it under -update.
+// TestDocumentedConventions compares the table of docs/otlp.md with the conventions, or writes it under -update.
 func TestDocumentedConventions(t *testing.T) {
 	const path, heading = "../../docs/otlp.md", "|---|---|---|---|---|\n"
 	text, err := os.ReadFile(path)

@@ -372,8 +372,7 @@ func TestRPM(t *testing.T) {
 	fixture.EqualSlices(t, left, want, "erasing leaves")
 }
 
-// TestInstallPage runs the ```sh blocks of docs/install.md on a Debian, in order, in the
-// directory of the package.
+// TestInstallPage runs the ```sh blocks of docs/install.md on a Debian, in order, in the directory of the package.
 func TestInstallPage(t *testing.T) {
 	t.Parallel()
 	c := newChroot(t)

@@ -24,8 +24,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// machines are the names of the architectures in the paths of libraries and in rpm, by their
-// names in Debian and Go.
+// machines are the names of the architectures in the paths of libraries and in rpm, by their names in Debian and Go.
 var machines = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
 
 // built names the packages of one version and architecture.

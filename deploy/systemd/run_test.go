@@ -127,8 +127,7 @@ func (s *service) listen() {
 	}
 }
 
-// tells returns how often the main process has sent a notification. NotifyAccess=main ignores
-// other processes.
+// tells returns how often the main process has sent a notification. NotifyAccess=main ignores other processes.
 func (s *service) tells(what string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,8 +160,7 @@ func (s *service) stop() int {
 	return s.wait()
 }
 
-// wait returns the exit status. The service must end within TimeoutStopSec, and
-// within 15 s, since it suspends nobody.
+// wait returns the exit status. The service must end within TimeoutStopSec, and within 15 s, since it suspends nobody.
 func (s *service) wait() int {
 	s.t.Helper()
 	limit := min(seconds(s.t, s.unit, "TimeoutStopSec"), 15*time.Second)
@@ -314,8 +312,7 @@ func session(t *testing.T, uuid string) []byte {
 	return m.Append(wire.Header{Type: wire.TypeHello, Seq: 1}.Append(nil))
 }
 
-// TestBrokerIsStartedByItsSocket starts the broker's unit with systemd-socket-activate when a
-// client connects.
+// TestBrokerIsStartedByItsSocket starts the broker's unit with systemd-socket-activate when a client connects.
 func TestBrokerIsStartedByItsSocket(t *testing.T) {
 	t.Parallel()
 	needs(t, "systemd-socket-activate")
@@ -499,9 +496,8 @@ func TestDeviceNodes(t *testing.T) {
 	}
 }
 
-// TestSystemCalls checks that the system calls of both services are within SystemCallFilter=,
-// and that none requests memory that is writable and executable. The calls of NVIDIA's library
-// need a GPU.
+// TestSystemCalls checks that the system calls of both services are within SystemCallFilter=, and that none requests
+// memory that is writable and executable. The calls of NVIDIA's library need a GPU.
 func TestSystemCalls(t *testing.T) {
 	t.Parallel()
 	needs(t, "strace", "systemd-analyze")

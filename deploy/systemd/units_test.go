@@ -126,8 +126,7 @@ func put(t *testing.T, path, text string, mode os.FileMode) {
 
 var units = []string{"gpusteward.service", "gpusteward.socket", "gpusteward-broker.service", "gpusteward-broker.socket"}
 
-// TestUnitsVerify checks that systemd-analyze verify finds no fault, with the units' programs
-// present.
+// TestUnitsVerify checks that systemd-analyze verify finds no fault, with the units' programs present.
 func TestUnitsVerify(t *testing.T) {
 	t.Parallel()
 	needs(t, "systemd-analyze")
@@ -317,8 +316,7 @@ func (r root) confined(u unit) []string {
 	return argv
 }
 
-// options returns GPUSTEWARD_OPTS of /etc/default/gpusteward, with flags for the directories in
-// r and further ones.
+// options returns GPUSTEWARD_OPTS of /etc/default/gpusteward, with flags for the directories in r and further ones.
 func (r root) options(more ...string) map[string]string {
 	r.t.Helper()
 	text, err := os.ReadFile(r.path("etc/default/gpusteward"))

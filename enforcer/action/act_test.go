@@ -261,8 +261,7 @@ func TestPauseBySignal(t *testing.T) {
 	got := a.Paused()
 	fixture.If(t, len(got) != 1 || !slices.Equal(got[0].Stopped, who), "kept in mind: %+v", got)
 
-	// The next enforcer knows the paused processes, and resumes them even if
-	// they now belong to another subject.
+	// The next enforcer knows the paused processes, and resumes them even if they now belong to another subject.
 	next := actor(t)
 	next.Restore(a.Paused())
 	answered(next.Resume(ProcessGroup{Subject: someone})).is(t, escalation.Done, "thawed 0 cgroups, continued 4 processes")
@@ -424,8 +423,7 @@ func TestDyingAreBounded(t *testing.T) {
 	a.dying = a.dying[maxDying-1:]
 }
 
-// TestUninterruptibleSleep has a process in state D, which ignores SIGTERM: the
-// parent of a vfork until its child ends.
+// TestUninterruptibleSleep has a process in state D, which ignores SIGTERM: the parent of a vfork until its child ends.
 func TestUninterruptibleSleep(t *testing.T) {
 	a := actor(t)
 	cmd := ready(t, build(t, "vfork", `
@@ -456,8 +454,7 @@ int main(void) {
 	fixture.If(t, len(e) != 1 || e[0].Result != escalation.Done, "%+v", e)
 }
 
-// build compiles C into a file of a new directory. Exec accepts any library as
-// the hook, even one that does nothing.
+// build compiles C into a file of a new directory. Exec accepts any library as the hook, even one that does nothing.
 func build(t *testing.T, name, source string, flags ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)

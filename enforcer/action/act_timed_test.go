@@ -12,8 +12,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestHowSoonActionsAreFelt measures the time from a decision until each of 200
-// processes has stopped or ended.
+// TestHowSoonActionsAreFelt measures the time from a decision until each of 200 processes has stopped or ended.
 func TestHowSoonActionsAreFelt(t *testing.T) {
 	const most = 300 * time.Millisecond // the goal is 100 ms on a machine of many processors
 	a := actor(t)

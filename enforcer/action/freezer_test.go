@@ -18,9 +18,8 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// realGroup makes a cgroup with a freezer of the given version, and returns its
-// directory and its path in the hierarchy. It is removed at the end of the
-// test, after its processes have ended.
+// realGroup makes a cgroup with a freezer of the given version, and returns its directory and its path in the
+// hierarchy. It is removed at the end of the test, after its processes have ended.
 func realGroup(t *testing.T, a *Actor, v1 bool) (dir, path string) {
 	t.Helper()
 	path = fmt.Sprintf("/gs-test-%d-%s", os.Getpid(), strings.Map(func(r rune) rune {
@@ -53,8 +52,7 @@ func realGroup(t *testing.T, a *Actor, v1 bool) (dir, path string) {
 	return dir, path
 }
 
-// join moves a process into a cgroup. At the end of the test the cgroup is
-// thawed before the process is killed.
+// join moves a process into a cgroup. At the end of the test the cgroup is thawed before the process is killed.
 func join(t *testing.T, dir string, pid int) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -119,8 +117,7 @@ func TestTerminateEndsFrozenProcesses(t *testing.T) {
 	})
 }
 
-// TestGivenUp has a process that SIGKILL does not end, because a foreign
-// freezer of version 1 holds it.
+// TestGivenUp has a process that SIGKILL does not end, because a foreign freezer of version 1 holds it.
 func TestGivenUp(t *testing.T) {
 	a := actor(t)
 	dir, path := realGroup(t, a, true)
@@ -188,9 +185,8 @@ func TestFreezerNotAvailable(t *testing.T) {
 	})
 }
 
-// TestStrangerComesInBetween moves a foreign process into the cgroup between
-// the check and the freeze, or after the freeze. Nothing stays frozen then, and
-// the next method is used.
+// TestStrangerComesInBetween moves a foreign process into the cgroup between the check and the freeze, or after the
+// freeze. Nothing stays frozen then, and the next method is used.
 func TestStrangerComesInBetween(t *testing.T) {
 	versions(t, func(t *testing.T, a *Actor, v1 bool) {
 		dir, path := realGroup(t, a, v1)

@@ -74,8 +74,7 @@ func (w *world) process(tenant, workload, gpu string) *guest {
 	return a
 }
 
-// limited returns a world with a process of a tenant that has a limit. The process is
-// charged for what it uses.
+// limited returns a world with a process of a tenant that has a limit. The process is charged for what it uses.
 func limited(limit, rate float64) (*world, *guest) {
 	w := newWorld()
 	w.quotas["a"] = policy.Quota{Limit: limit}
@@ -228,8 +227,7 @@ func TestAuditFindsProcessesWithoutASession(t *testing.T) {
 	}
 }
 
-// TestAuditFindsLongerTimeSlices accuses a process that gave itself a time slice, if others are
-// on its GPU.
+// TestAuditFindsLongerTimeSlices accuses a process that gave itself a time slice, if others are on its GPU.
 func TestAuditFindsLongerTimeSlices(t *testing.T) {
 	for _, c := range []struct{ tenant, gpu, want string }{
 		{"b", gpuA, "a/pod:x/GPU-a/slices[1001]"}, {"", gpuA, "a/pod:x/GPU-a/slices[1001]"}, // others have no tenant
@@ -293,9 +291,8 @@ func TestALostSessionIsLetPassForAWhile(t *testing.T) {
 	fixture.Equal(t, w.step().found(), "a/pod:x/GPU-a/unhooked[1000]", "a process that never connects: found")
 }
 
-// TestLapsesAddUp lets a process end its session and begin another each second,
-// so that no gap is longer than an audit interval. The process is found in each
-// minute. A process that reconnects for the first time is not found.
+// TestLapsesAddUp lets a process end its session and begin another each second, so that no gap is longer than an audit
+// interval. The process is found in each minute. A process that reconnects for the first time is not found.
 func TestLapsesAddUp(t *testing.T) {
 	w := newWorld()
 	w.quotas["a"] = policy.Quota{Limit: 1}
@@ -317,9 +314,8 @@ func TestLapsesAddUp(t *testing.T) {
 	}
 }
 
-// TestRefusedSessionIsNoBypass has the broker refuse sessions. A new
-// process and one that lost its session are not found to lack one, and their
-// tenant is reported. A process that never asked for a session is found.
+// TestRefusedSessionIsNoBypass has the broker refuse sessions. A new process and one that lost its session are not
+// found to lack one, and their tenant is reported. A process that never asked for a session is found.
 func TestRefusedSessionIsNoBypass(t *testing.T) {
 	w := newWorld()
 	w.process("a", "pod:x", gpuA)
@@ -357,9 +353,8 @@ func TestOwnSessionLimitIsNoExcuse(t *testing.T) {
 	fixture.Equal(t, w.step().Refused["a"], false, "its tenant is excused")
 }
 
-// TestSuspendedProcessIsNoBypass restarts the broker while processes are
-// suspended. One that had a session is not found to lack one, until 10 s after it runs
-// again; one that never had one is found.
+// TestSuspendedProcessIsNoBypass restarts the broker while processes are suspended. One that had a session is not found
+// to lack one, until 10 s after it runs again; one that never had one is found.
 func TestSuspendedProcessIsNoBypass(t *testing.T) {
 	w := newWorld()
 	hooked, evader := w.process("a", "pod:x", gpuA), w.process("b", "pod:y", gpuA)
@@ -375,9 +370,8 @@ func TestSuspendedProcessIsNoBypass(t *testing.T) {
 	fixture.Equal(t, w.run(30), "a/pod:x/GPU-a/unhooked[1000] b/pod:y/GPU-a/unhooked[1001]", "found")
 }
 
-// TestNoWindowSpansAMove has the driver count too much for a process while the memory of
-// another workload is on its way, and wants nobody accused; and whoever goes on is, after
-// that.
+// TestNoWindowSpansAMove has the driver count too much for a process while the memory of another workload is on its
+// way, and wants nobody accused; and whoever goes on is, after that.
 func TestNoWindowSpansAMove(t *testing.T) {
 	w, p := limited(1, .03)
 	w.tenant("a", gpuA)
@@ -433,8 +427,7 @@ func TestReconnectIsNotUnderreporting(t *testing.T) {
 	}
 }
 
-// TestShortLivesAreJudgedTogether has a workload of short processes without the
-// hook. No process is seen twice.
+// TestShortLivesAreJudgedTogether has a workload of short processes without the hook. No process is seen twice.
 func TestShortLivesAreJudgedTogether(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -69,8 +69,7 @@ func (l *limiter) in(pid int, group string) host.Process {
 	return l.ps.has(pid, host.Facts{Cgroup: "1:name=systemd:/old\n0::" + group + "\n"})
 }
 
-// seconds passes the demands once a second, n times. It returns the calls and
-// the final holds.
+// seconds passes the demands once a second, n times. It returns the calls and the final holds.
 func (l *limiter) seconds(n int, demands ...Demand) (calls []string, holds []Hold) {
 	for range n {
 		l.Want(demands)

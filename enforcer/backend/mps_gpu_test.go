@@ -18,9 +18,8 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestGPUMPS holds that the real control daemon behaves like
-// testdata/mps-control.sh: a server of this user receives a limit and a cap,
-// and loses them.
+// TestGPUMPS holds that the real control daemon behaves like testdata/mps-control.sh: a server of this user receives a
+// limit and a cap, and loses them.
 func TestGPUMPS(t *testing.T) {
 	command, err := exec.LookPath(mpsCommand)
 	if err != nil {

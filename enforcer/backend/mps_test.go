@@ -20,9 +20,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A daemon is the fake control daemon of testdata/mps-control.sh, and an MPS
-// that uses it. Users 1000 and 1003 are tenant a, and user 1001 is tenant b.
-// Other users have no tenant.
+// A daemon is the fake control daemon of testdata/mps-control.sh, and an MPS that uses it. Users 1000 and 1003 are
+// tenant a, and user 1001 is tenant b. Other users have no tenant.
 type daemon struct {
 	*MPS
 	t   *testing.T

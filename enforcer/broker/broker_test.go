@@ -201,9 +201,8 @@ func TestRefusedHello(t *testing.T) {
 	}
 }
 
-// TestUngoverned has sessions with GPUs that no quota covers, because the broker does not know them or because
-// they are too many. The log and the statistics report an unknown one. Each session counts once, and the log has
-// one line.
+// TestUngoverned has sessions with GPUs that no quota covers, because the broker does not know them or because they are
+// too many. The log and the statistics report an unknown one. Each session counts once, and the log has one line.
 func TestUngoverned(t *testing.T) {
 	var said fixture.Transcript
 	b := start(t, Options{Known: func(uuid string) bool { return !strings.HasSuffix(uuid, "02") },

@@ -341,8 +341,7 @@ func (c *client) bounded(slot int) {
 	c.until(slot, "bounded", func(t wire.Turn) bool { return t.Mode != wire.ModeOpen })
 }
 
-// yield reports that there is no more work, or that the work has drained, in
-// the turn that the page named last.
+// yield reports that there is no more work, or that the work has drained, in the turn that the page named last.
 func (c *client) yield(slot int, why wire.Why) {
 	c.tb.Helper()
 	c.send(wire.TypeYield, &wire.Usage{GPU: uint16(slot), Why: why, Turn: c.page.Turn(slot).Turn,

@@ -73,8 +73,7 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// TestNoDescriptors starts a broker that cannot accept. A client that connects
-// waits, and is served when there is room.
+// TestNoDescriptors starts a broker that cannot accept. A client that connects waits, and is served when there is room.
 func TestNoDescriptors(t *testing.T) {
 	var limit unix.Rlimit
 	fixture.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))

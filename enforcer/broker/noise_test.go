@@ -20,9 +20,8 @@ var (
 	noiseSeed   = flag.Uint64("noise.seed", 0, "what they follow from; 0 is another each time")
 )
 
-// TestNoise lets several connections send frames that are valid, half valid,
-// damaged or random, inside and outside of sessions, as fast as they are taken.
-// Another user's session is served meanwhile, and keeps what it has.
+// TestNoise lets several connections send frames that are valid, half valid, damaged or random, inside and outside of
+// sessions, as fast as they are taken. Another user's session is served meanwhile, and keeps what it has.
 func TestNoise(t *testing.T) {
 	t.Parallel()
 	seed := *noiseSeed

@@ -112,8 +112,7 @@ func run(t *testing.T, b *Broker, tenant string, sessions int, bytes uint64, env
 	return p
 }
 
-// TestKill kills a process that has the turn and memory, while NVML still lists
-// it and a child holds its connection.
+// TestKill kills a process that has the turn and memory, while NVML still lists it and a child holds its connection.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	var listed atomic.Bool
@@ -229,10 +228,9 @@ func TestConnectionLost(t *testing.T) {
 	eventually(t, "it is charged once", func() bool { return b.tenant("a").MemoryUsed == 72 })
 }
 
-// TestALateWelcomeIsChargedOnce has a process give up two RESUMEs before it has their WELCOMEs, as
-// on a busy host: it cannot name those sessions. What it declares at last is charged once, and
-// until then. A RESUME that it gave up may be served even later: that charges neither the memory
-// again, nor what the driver itself needs for the process.
+// TestALateWelcomeIsChargedOnce has a process give up two RESUMEs before it has their WELCOMEs, as on a busy host: it
+// cannot name those sessions. What it declares at last is charged once, and until then. A RESUME that it gave up may be
+// served even later: that charges neither the memory again, nor what the driver itself needs for the process.
 func TestALateWelcomeIsChargedOnce(t *testing.T) {
 	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 200}}),
 		Holds: func(string, int) (uint64, time.Time, bool) { return 70 + 20, time.Now(), true }}, nil)
@@ -354,9 +352,8 @@ func TestHangUpOfALivingProcess(t *testing.T) {
 	d.take(100)
 }
 
-// TestHangUpAfterTheDriverWasAsked has a process take or free memory after the
-// driver was asked, and then hang up: what the driver needs for the process is
-// known from an earlier listing. Later the driver lists only what is left.
+// TestHangUpAfterTheDriverWasAsked has a process take or free memory after the driver was asked, and then hang up: what
+// the driver needs for the process is known from an earlier listing. Later the driver lists only what is left.
 func TestHangUpAfterTheDriverWasAsked(t *testing.T) {
 	const own = 20 // that the driver needs itself
 	for what, change := range map[string]func(*client){
@@ -395,9 +392,8 @@ func TestHangUpAfterTheDriverWasAsked(t *testing.T) {
 	}
 }
 
-// TestAProcessThatResumedBeginsAnew has a process lose its session, resume, and begin another
-// program, which the driver lists before the session has ended. The broker remembers what the
-// driver needs for it: nothing stays charged.
+// TestAProcessThatResumedBeginsAnew has a process lose its session, resume, and begin another program, which the driver
+// lists before the session has ended. The broker remembers what the driver needs for it: nothing stays charged.
 func TestAProcessThatResumedBeginsAnew(t *testing.T) {
 	const own = 20 // the driver's own need
 	var listed, asked atomic.Int64

@@ -74,8 +74,7 @@ func TestHeldBesideAnother(t *testing.T) {
 	drain(t, "it runs again", place{c, 0}.runs, place{d, 0})
 }
 
-// TestIdleWaits passes classes to the schedule: an idle tenant has the GPU only
-// when no other tenant wants it.
+// TestIdleWaits passes classes to the schedule: an idle tenant has the GPU only when no other tenant wants it.
 func TestIdleWaits(t *testing.T) {
 	b := start(t, Options{Turn: time.Millisecond, Policy: book{quotas: map[string]Quota{
 		"a": {}, "b": {Quota: quota.Quota{LaunchWait: quota.Wait(time.Nanosecond)}, Class: schedule.Idle, Weight: 1e-3},
@@ -166,8 +165,7 @@ func TestReserved(t *testing.T) {
 	c.take(1000) // the GPU's size is unknown
 }
 
-// TestRefreshOfNothing holds that a refresh without a change writes and sends
-// nothing, and repeats no refusal.
+// TestRefreshOfNothing holds that a refresh without a change writes and sends nothing, and repeats no refusal.
 func TestRefreshOfNothing(t *testing.T) {
 	p := alive(map[string]Quota{"a": {Quota: quota.Quota{Memory: 100}, Link: 5}})
 	b := start(t, Options{Policy: p}, nil)

@@ -115,8 +115,7 @@ func TestAlone(t *testing.T) {
 	fixture.Equal(t, c.page.Gated(), false, "alone again, and gated")
 }
 
-// TestTenantOfTwo pauses two sessions of a tenant together. The other tenant
-// waits for those of them that had work.
+// TestTenantOfTwo pauses two sessions of a tenant together. The other tenant waits for those of them that had work.
 func TestTenantOfTwo(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{Policy: book{quotas: map[string]Quota{"b": {Weight: 3}}}}, endless)
@@ -148,8 +147,7 @@ func contended(t *testing.T, change func(*Broker)) (b *Broker, c, d *client) {
 	return b, c, d
 }
 
-// TestUndrained checks that a drain report about another turn or another
-// tenant, or a repeated one, lets nobody run.
+// TestUndrained checks that a drain report about another turn or another tenant, or a repeated one, lets nobody run.
 func TestUndrained(t *testing.T) {
 	_, c, d := contended(t, inTurns(time.Hour))
 	before, turn := d.page.Turn(0).Turn, c.page.Turn(0).Turn
@@ -331,9 +329,8 @@ func TestStale(t *testing.T) {
 	c.mode(0, wire.ModeOpen)
 }
 
-// TestAbsent has a session whose process is suspended. It gets no turn although
-// it has work and speaks, and the other one has the GPU to itself until the
-// process is back. So it is with a session that takes its seat only then.
+// TestAbsent has a session whose process is suspended. It gets no turn although it has work and speaks, and the other
+// one has the GPU to itself until the process is back. So it is with a session that takes its seat only then.
 func TestAbsent(t *testing.T) {
 	t.Parallel()
 	b, c, d := contended(t, endless)

@@ -20,8 +20,7 @@ const faulty = "GPU-faulty" // a GPU with a hardware fault
 
 var someone = audit.Subject{Tenant: "team", Workload: "unit:train.service"}
 
-// A climber is an escalation with one audit per second. A letter stands for
-// each audit.
+// A climber is an escalation with one audit per second. A letter stands for each audit.
 type climber struct {
 	Escalation
 	now     time.Time
@@ -35,12 +34,10 @@ func newClimber() *climber {
 		steps: policy.Steps{Mode: policy.Terminate, Confirm: 3, Of: 5, Hold: 10 * time.Second, Grace: 30 * time.Second}}
 }
 
-// audit returns the findings of one letter for all subjects: x a violation, .
-// none, ? unknown, h a violation on a GPU with a fault, q none on it, g gone, p
-// not seen in an incomplete audit, d a violation that may be the broker's
-// fault; of a suspended subject: s not seen, P not seen in an incomplete audit, D
-// in doubt; r a violation of one whose memory is on its way back; u a violation of one of whom
-// nothing else is known.
+// audit returns the findings of one letter for all subjects: x a violation, . none, ? unknown, h a violation on a GPU
+// with a fault, q none on it, g gone, p not seen in an incomplete audit, d a violation that may be the broker's fault;
+// of a suspended subject: s not seen, P not seen in an incomplete audit, D in doubt; r a violation of one whose memory
+// is on its way back; u a violation of one of whom nothing else is known.
 func (c *climber) audit(letter rune, all ...audit.Subject) Findings {
 	f := Findings{Seen: map[audit.Subject]Status{}, Excused: map[string]bool{faulty: true}, Actions: c.actions,
 		Partial: letter == 'p' || letter == 'P',
@@ -73,8 +70,7 @@ func (c *climber) audit(letter rune, all ...audit.Subject) Findings {
 	return f
 }
 
-// judge audits a second after the last audit. It returns the steps, with the
-// results of actions.
+// judge audits a second after the last audit. It returns the steps, with the results of actions.
 func (c *climber) judge(f Findings) []Step {
 	c.now = c.now.Add(time.Second)
 	steps := c.Judge(c.now, f)
@@ -105,8 +101,7 @@ func (c *climber) at(t *testing.T, s audit.Subject, want policy.Level) {
 	fixture.Equal(t, level, want, "%s is at", s.Workload)
 }
 
-// A subject comes down at once and is forgotten if the policy no longer has its
-// tenant, as after a job's end.
+// A subject comes down at once and is forgotten if the policy no longer has its tenant, as after a job's end.
 func TestEscalationForgetsTenantsThatAreNoMore(t *testing.T) {
 	t.Parallel()
 	c := newClimber()
@@ -214,8 +209,7 @@ func TestEvidenceOfSuspended(t *testing.T) {
 		last[0].Why != "nobody asked for it within 30s of its suspension", "%+v", last)
 }
 
-// A subject that cannot be suspended stays paused at the level, uses up no
-// action, and is terminated if it goes on.
+// A subject that cannot be suspended stays paused at the level, uses up no action, and is terminated if it goes on.
 func TestRefusedSuspension(t *testing.T) {
 	t.Parallel()
 	c := newClimber()
@@ -232,8 +226,7 @@ func TestRefusedSuspension(t *testing.T) {
 	fixture.Equal(t, c.climb(strings.Repeat(".", 10)), "10 pause refused", "clean")
 }
 
-// A suspended subject whose owner asks for it is throttled, and climbs again if
-// it violates its quota.
+// A suspended subject whose owner asks for it is throttled, and climbs again if it violates its quota.
 func TestRelease(t *testing.T) {
 	t.Parallel()
 	c := newClimber()
@@ -501,10 +494,9 @@ func TestRestoreOfNonsense(t *testing.T) {
 		len(l.brake.actions) != 1, "%d on it, %d actions", len(l.on), len(l.brake.actions))
 }
 
-// TestEscalationAtRandom checks the invariants under random findings. A subject
-// climbs one level at a time, only with evidence of this audit, and never
-// beyond the mode. Actions never exceed the brake. No subject moves without an
-// audit that knows.
+// TestEscalationAtRandom checks the invariants under random findings. A subject climbs one level at a time, only with
+// evidence of this audit, and never beyond the mode. Actions never exceed the brake. No subject moves without an audit
+// that knows.
 func TestEscalationAtRandom(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 6))

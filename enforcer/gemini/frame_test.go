@@ -135,8 +135,7 @@ func TestDuration(t *testing.T) {
 	fixture.Equal(t, duration(math.NaN()), 0, "NaN ms are")
 }
 
-// FuzzDecode holds that a decoded request keeps its meaning when it is encoded
-// again, and that only frames are decoded.
+// FuzzDecode holds that a decoded request keeps its meaning when it is encoded again, and that only frames are decoded.
 func FuzzDecode(f *testing.F) {
 	for _, r := range []Request{
 		{Name: []byte("client1"), Kind: Quota, Overuse: 1.5, Burst: math.NaN()},

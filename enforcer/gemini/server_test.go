@@ -301,8 +301,7 @@ func (m *manager) ask(after time.Duration) {
 	delete(m.answers, m.id)
 }
 
-// Pod managers never wait for ever. Each is the only one of its scheduler, so
-// answers come as early as possible.
+// Pod managers never wait for ever. Each is the only one of its scheduler, so answers come as early as possible.
 func TestAPodManagerNeverWaitsForEver(t *testing.T) {
 	t.Parallel()
 	const managers, requests = 8, 2000

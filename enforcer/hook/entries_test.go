@@ -83,9 +83,8 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// gaps returns the entries of a driver's header that are missing here: entries
-// that are not in the table, and current versions of wrapped entries that have
-// no wrapper.
+// gaps returns the entries of a driver's header that are missing here: entries that are not in the table, and current
+// versions of wrapped entries that have no wrapper.
 func gaps(header string, classes map[string]string, wrapped map[string]bool) []string {
 	header = remark.ReplaceAllString(header, "")
 	missing := map[string]bool{}
@@ -125,8 +124,7 @@ func gaps(header string, classes map[string]string, wrapped map[string]bool) []s
 func TestNamesOfADriver(t *testing.T) {
 	t.Parallel()
 	classes, wrapped := entries(t), wrappers(t)
-	// The names are those of nm -D --defined-only libcuda.so.580.159.04 that
-	// begin with cu[A-Z].
+	// The names are those of nm -D --defined-only libcuda.so.580.159.04 that begin with cu[A-Z].
 	text := fixture.Value(os.ReadFile("testdata/exports-580.159.txt"))(t)
 	exports := strings.Fields(string(text))
 	if len(exports) < 600 {

@@ -1,6 +1,5 @@
-// Package hook builds the hook, libgpusteward.so, with its simulated driver, and
-// runs their tests. The hook is a library in C for LD_PRELOAD. It gives a program
-// the GPU time and memory that the broker grants.
+// Package hook builds the hook, libgpusteward.so, with its simulated driver, and runs their tests. The hook is a
+// library in C for LD_PRELOAD. It gives a program the GPU time and memory that the broker grants.
 package hook
 
 import (
@@ -227,8 +226,7 @@ func exports(t *testing.T, m *build) {
 	}
 }
 
-// systemCalls returns the names of the system calls, with those of functions that only
-// make such calls.
+// systemCalls returns the names of the system calls, with those of functions that only make such calls.
 func systemCalls() (map[string]bool, error) {
 	table, err := os.ReadFile("../../internal/stack/syscalls.tsv")
 	names := map[string]bool{"syscall": true, "usleep": true, "sleep": true}
@@ -271,9 +269,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestForks compares the table of fork handlers with the sources. A part with a
-// lock or a table needs a handler: another thread may hold the lock during the
-// fork.
+// TestForks compares the table of fork handlers with the sources. A part with a lock or a table needs a handler:
+// another thread may hold the lock during the fork.
 func TestForks(t *testing.T) {
 	t.Parallel()
 	table := fixture.Value(os.ReadFile("src/wrappers/forks.h"))(t)

@@ -19,16 +19,14 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A pageBroker is a broker of one process, which does nothing but write its page
-// and hear what it reports.
+// A pageBroker is a broker of one process, which does nothing but write its page and hear what it reports.
 type pageBroker struct {
 	conn   *net.UnixConn
 	page   wire.Page
 	usages chan wire.Usage // the last one
 }
 
-// busy starts a program that keeps a simulated GPU busy, until the test ends. Its
-// contexts have channel groups.
+// busy starts a program that keeps a simulated GPU busy, until the test ends. Its contexts have channel groups.
 func busy(t *testing.T, gpu string, env ...string) (*pageBroker, int) {
 	t.Helper()
 	so, stub := here.made(t)

@@ -14,10 +14,9 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// TestMemoryIsBounded lets as many processes as are observed of an owner write random
-// events, and be ranks of other communicators at each look. After the first
-// looks the memory in use does not grow. The rings of all processes are one:
-// each reads it for itself.
+// TestMemoryIsBounded lets as many processes as are observed of an owner write random events, and be ranks of other
+// communicators at each look. After the first looks the memory in use does not grow. The rings of all processes are
+// one: each reads it for itself.
 func TestMemoryIsBounded(t *testing.T) {
 	const most = maxProcesses / 2
 	at, r := int64(1e12), rand.New(rand.NewPCG(5, 6))

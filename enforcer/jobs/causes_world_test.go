@@ -17,9 +17,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// This world has one process whose steps become longer for a reason, among
-// circumstances that are true all day and are not the reason. It shares only the
-// format of the trace with the world of hangs.
+// This world has one process whose steps become longer for a reason, among circumstances that are true all day and are
+// not the reason. It shares only the format of the trace with the world of hangs.
 
 // A style is a way to write a training loop.
 type style struct {
@@ -167,8 +166,7 @@ func (y rhythm) part(passed time.Duration) float64 {
 	return 1
 }
 
-// A trainer is a process of a style. Its thread, its GPU and its collectives have
-// each come to a time.
+// A trainer is a process of a style. Its thread, its GPU and its collectives have each come to a time.
 type trainer struct {
 	*rand.Rand
 	style
@@ -223,8 +221,7 @@ func (p *trainer) calls(d time.Duration) {
 	p.stops()
 }
 
-// stops lets the thread stand until the next period if the quota of this one is
-// used up.
+// stops lets the thread stand until the next period if the quota of this one is used up.
 func (p *trainer) stops() {
 	const period = 100e6
 	if left := period - p.thread%period; float64(left) < p.stopped*period {
@@ -305,8 +302,7 @@ func (p *trainer) copy(size uint32, late time.Duration) {
 	p.note(wire.EventCopied, size)
 }
 
-// reallocate gives all segments back, which waits for the GPU, and allocates them
-// again.
+// reallocate gives all segments back, which waits for the GPU, and allocates them again.
 func (p *trainer) reallocate() {
 	p.launch(100, p.kernel)
 	p.wait()
@@ -416,8 +412,7 @@ func stepTime(s style, e effect) float64 {
 	return float64(p.thread-began) / steps
 }
 
-// strength returns how strong a cause must be to make steps longer by a part; 0
-// if it cannot.
+// strength returns how strong a cause must be to make steps longer by a part; 0 if it cannot.
 func strength(s style, r *reason, part float64) float64 {
 	usual, low, high := stepTime(s, effect{}), 0.0, 2000.0
 	for range 24 {

@@ -50,8 +50,7 @@ func TestHangsBeforeStepsAreKnown(t *testing.T) {
 	}
 }
 
-// TestAloneAKernelMayTakeLong lets a process without steps and without others
-// wait for its GPU.
+// TestAloneAKernelMayTakeLong lets a process without steps and without others wait for its GPU.
 func TestAloneAKernelMayTakeLong(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, 1)
@@ -184,9 +183,8 @@ func TestNobodyWaitsLongForOneThatCannotCall(t *testing.T) {
 	}
 }
 
-// TestAKernelOfAnEarlyStep lets the GPU of one rank not come to a collective of a job that
-// has made a few steps, with nothing known to slow that GPU, and with less power: then it
-// has three times as long as any.
+// TestAKernelOfAnEarlyStep lets the GPU of one rank not come to a collective of a job that has made a few steps, with
+// nothing known to slow that GPU, and with less power: then it has three times as long as any.
 func TestAKernelOfAnEarlyStep(t *testing.T) {
 	t.Parallel()
 	for _, power := range []bool{false, true} {

@@ -15,8 +15,7 @@ func (r *rank) by(thread int, at int64, kind wire.EventKind, id uint32) {
 	r.put32(place+12, uint32(kind)|uint32(thread)<<20)
 }
 
-// TestEndlessWork tells work that does not end in a program without steps, and no work that takes as long as
-// it may.
+// TestEndlessWork tells work that does not end in a program without steps, and no work that takes as long as it may.
 func TestEndlessWork(t *testing.T) {
 	t.Parallel()
 	fixture.OneGoroutine(t)

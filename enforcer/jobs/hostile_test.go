@@ -149,8 +149,7 @@ func TestSecondRankOfOne(t *testing.T) {
 	fixture.AtMost(t, len(h.wait(20)), 1, "… hangs of one job")
 }
 
-// FuzzObserve gives any bytes as the head, the clock, the communicators and the
-// first events of a trace.
+// FuzzObserve gives any bytes as the head, the clock, the communicators and the first events of a trace.
 func FuzzObserve(f *testing.F) {
 	f.Add([]byte("a"), uint64(5))
 	h := make([]byte, 4096)

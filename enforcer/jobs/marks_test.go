@@ -87,8 +87,7 @@ func TestAGPUThatGetsOnDoesNotHang(t *testing.T) {
 	h.tells(15, "unknown", -1)
 }
 
-// long is a step of 15 s, most of which the rank waits for its GPU, or calls it
-// each second.
+// long is a step of 15 s, most of which the rank waits for its GPU, or calls it each second.
 func (r *rank) long(at int64, waits bool) {
 	r.launches(at)
 	r.enter(at+20e6, 1<<20)
@@ -114,8 +113,7 @@ func (h *host) long(short map[int]bool) {
 	}
 }
 
-// TestAKernelIsJudgedByTheStep lets the GPU of the second rank not come to a
-// collective of a job with steps of 15 s.
+// TestAKernelIsJudgedByTheStep lets the GPU of the second rank not come to a collective of a job with steps of 15 s.
 func TestAKernelIsJudgedByTheStep(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -157,8 +155,7 @@ func TestAKernelIsJudgedByTheStep(t *testing.T) {
 	}
 }
 
-// TestOddCalls lets one of two ranks call a collective of another size, and the
-// usual one after it.
+// TestOddCalls lets one of two ranks call a collective of another size, and the usual one after it.
 func TestOddCalls(t *testing.T) {
 	t.Parallel()
 	calls := func(sizes ...uint64) func(r *rank, at int64) {

@@ -16,8 +16,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A host is a simulated one: its clock, and its processes, which write their
-// traces as the hook does.
+// A host is a simulated one: its clock, and its processes, which write their traces as the hook does.
 type host struct {
 	t        *testing.T
 	Observer Observer
@@ -70,8 +69,7 @@ type rank struct {
 	ticks   int // of processors
 }
 
-// proc writes what procfs shows of the process: its state, and how many ticks
-// it has used.
+// proc writes what procfs shows of the process: its state, and how many ticks it has used.
 func (r *rank) proc(state byte, ticks int) {
 	r.ticks += ticks
 	fixture.Rewrite(r.h.t, filepath.Join(r.h.Observer.Procfs, fmt.Sprint(r.pid), "stat"),
@@ -225,8 +223,7 @@ func (h *host) look() (all []wire.JobStats, hangs []wire.HangStats) {
 	return h.Observer.Look(func(int) string { return "job" })
 }
 
-// wait lets nothing happen for so many seconds, and returns the hangs at its
-// end.
+// wait lets nothing happen for so many seconds, and returns the hangs at its end.
 func (h *host) wait(seconds int) (hangs []wire.HangStats) {
 	for range seconds {
 		h.at += 1e9
@@ -367,8 +364,7 @@ func TestAJobThatStandsDoesNotStep(t *testing.T) {
 	}
 }
 
-// TestARankThatReconnectsHasNotEnded lets a rank lose its broker and find it again, and
-// another one be absent.
+// TestARankThatReconnectsHasNotEnded lets a rank lose its broker and find it again, and another one be absent.
 func TestARankThatReconnectsHasNotEnded(t *testing.T) {
 	t.Parallel()
 	h := stepping(t, 3)
@@ -380,8 +376,7 @@ func TestARankThatReconnectsHasNotEnded(t *testing.T) {
 	h.tells(15, "absent", 2)
 }
 
-// TestSharedMemoryOutlivesTheSession knows of a process that has lost its broker which memory
-// it has.
+// TestSharedMemoryOutlivesTheSession knows of a process that has lost its broker which memory it has.
 func TestSharedMemoryOutlivesTheSession(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, 2)
@@ -417,8 +412,7 @@ func TestOthersBlameNobody(t *testing.T) {
 	}
 }
 
-// TestWhoComputesHasTime lets the first rank compute for minutes while the others wait. Once it
-// sleeps, it is absent.
+// TestWhoComputesHasTime lets the first rank compute for minutes while the others wait. Once it sleeps, it is absent.
 func TestWhoComputesHasTime(t *testing.T) {
 	t.Parallel()
 	nothing, hangs, graph := func(*rank, int64) {}, (*rank).hangs, (*rank).graph

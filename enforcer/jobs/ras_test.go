@@ -139,8 +139,7 @@ func (j *unhookedJob) kill() {
 	fixture.Must(j.t, os.RemoveAll(filepath.Join(j.Observer.Procfs, "2001")))
 }
 
-// steps lets rank 0 wait for rank 1 in each step, of so many seconds, and
-// returns the hangs that were ever told.
+// steps lets rank 0 wait for rank 1 in each step, of so many seconds, and returns the hangs that were ever told.
 func (j *unhookedJob) steps(steps, seconds int, does func(second int)) (hangs []wire.HangStats) {
 	for range steps {
 		j.count++
@@ -301,8 +300,7 @@ func TestUnhooked(t *testing.T) {
 	}
 }
 
-// TestUnhookedEndsLater: NCCL was asked before the rank ended, so that it is known
-// what it had launched.
+// TestUnhookedEndsLater: NCCL was asked before the rank ended, so that it is known what it had launched.
 func TestUnhookedEndsLater(t *testing.T) {
 	t.Parallel()
 	unhooked(t, func(t *testing.T, j *unhookedJob) {
@@ -316,8 +314,7 @@ func TestUnhookedEndsLater(t *testing.T) {
 	})
 }
 
-// TestUnhookedComputes: a rank that computes for more than ten minutes neither
-// saves nor compiles.
+// TestUnhookedComputes: a rank that computes for more than ten minutes neither saves nor compiles.
 func TestUnhookedComputes(t *testing.T) {
 	t.Parallel()
 	unhooked(t, func(t *testing.T, j *unhookedJob) {
@@ -415,8 +412,7 @@ func TestUnhookedStarts(t *testing.T) {
 	})
 }
 
-// TestVersionOf reads the version from the library that a process has mapped, unless the kernel
-// holds whoever does.
+// TestVersionOf reads the version from the library that a process has mapped, unless the kernel holds whoever does.
 func TestVersionOf(t *testing.T) {
 	t.Parallel()
 	o := &Observer{}

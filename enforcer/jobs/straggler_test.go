@@ -59,8 +59,7 @@ func (w *world) goesOn(d time.Duration) {
 	}
 }
 
-// straggles lets a rank be late by a part, and returns what is told of it, and
-// after what time; nil: nothing.
+// straggles lets a rank be late by a part, and returns what is told of it, and after what time; nil: nothing.
 func (w *world) straggles(l lateness, by float64, limit time.Duration) (told []wire.StragglerStats, after time.Duration) {
 	m := w.members[w.IntN(w.here)]
 	w.slows(l, func(who *actor) float64 {
@@ -140,8 +139,7 @@ func TestStrideOfCallsAhead(t *testing.T) {
 	}
 }
 
-// TestTurnsAreNoStraggler lets ranks be slow one after the other, and differ by
-// 3 % for good.
+// TestTurnsAreNoStraggler lets ranks be slow one after the other, and differ by 3 % for good.
 func TestTurnsAreNoStraggler(t *testing.T) {
 	t.Parallel()
 	fixture.OneGoroutine(t)
@@ -157,8 +155,7 @@ func TestTurnsAreNoStraggler(t *testing.T) {
 	w.goesOn(5 * time.Minute)
 }
 
-// TestThrottledStraggler: what is true of a straggler's GPU and not of its
-// peers' is the cause.
+// TestThrottledStraggler: what is true of a straggler's GPU and not of its peers' is the cause.
 func TestThrottledStraggler(t *testing.T) {
 	t.Parallel()
 	fixture.OneGoroutine(t)
@@ -176,8 +173,7 @@ func TestThrottledStraggler(t *testing.T) {
 	}
 }
 
-// TestPausesAreCounted: what a collective takes beyond a step is the pause of
-// another rank.
+// TestPausesAreCounted: what a collective takes beyond a step is the pause of another rank.
 func TestPausesAreCounted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, programs[0], 6)

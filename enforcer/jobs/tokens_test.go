@@ -26,8 +26,7 @@ func (r *rank) answers(at int64) {
 	r.note(at+95e6, wire.EventWaited, 0)
 }
 
-// TestTokensThatStop lets the GPU of one of four ranks stand that may decode
-// tokens, and so may not step.
+// TestTokensThatStop lets the GPU of one of four ranks stand that may decode tokens, and so may not step.
 func TestTokensThatStop(t *testing.T) {
 	t.Parallel()
 	every := func(does func(*rank, int64)) map[int]func(*rank, int64) {

@@ -80,8 +80,7 @@ var programs = []program{
 	{name: "alone", ranks: 1, here: 1, step: 250 * time.Millisecond, launches: 40},
 }
 
-// A world is a job on the host that is observed, and one rank that stands for
-// those on other hosts.
+// A world is a job on the host that is observed, and one rank that stands for those on other hosts.
 type world struct {
 	*rand.Rand
 	program
@@ -388,8 +387,7 @@ func (w *world) rate() {
 	}
 }
 
-// pass lets the time pass until the first thread that gets on, and at most until
-// then.
+// pass lets the time pass until the first thread that gets on, and at most until then.
 func (w *world) pass(until int64) {
 	for _, m := range w.members {
 		if !m.ended {
@@ -481,8 +479,7 @@ func (m *actor) show() {
 	m.observe(false)
 }
 
-// reaches notes how far the GPU has come with a measured collective, and
-// reports whether it is done.
+// reaches notes how far the GPU has come with a measured collective, and reports whether it is done.
 func (m *actor) reaches(k mark) bool {
 	r, now, place := m.r, m.w.h.at, 128+k.place*128
 	if k.waits {

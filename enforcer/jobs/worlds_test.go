@@ -14,8 +14,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// The sizes of the worlds. These are for the lane long; docs/benchmarks.md has the sizes
-// of its figures.
+// The sizes of the worlds. These are for the lane long; docs/benchmarks.md has the sizes of its figures.
 var (
 	worldHangs      = flag.Int("world.hangs", 24, "`number` of jobs that hang")
 	worldLives      = flag.Int("world.lives", 1, "`number` of healthy jobs that live for an hour")
@@ -88,9 +87,8 @@ func shifts(p program, f fault) bool {
 	return p.buckets == 1 && f.name == "skipped collective" || p.layers > 0 && f.name == "crossed communicators"
 }
 
-// hangAll lets jobs hang; the culprit is on this host. The goals: it is
-// named in 95 %, and a wrong rank in 1 %. The time is 20 s or three steps, 35 s
-// for a single process, and 11 minutes if NCCL hangs on several hosts.
+// hangAll lets jobs hang; the culprit is on this host. The goals: it is named in 95 %, and a wrong rank in 1 %. The
+// time is 20 s or three steps, 35 s for a single process, and 11 minutes if NCCL hangs on several hosts.
 func hangAll(t *testing.T) {
 	letHang(t, func(p program, f fault) bool {
 		return (p.buckets > 0 || f.reason == "kernel") && // or no process waits for another
@@ -99,8 +97,7 @@ func hangAll(t *testing.T) {
 	}, func(*world) {})
 }
 
-// hangEarly lets jobs hang of which no step is known. The time is 75 s
-// or three steps.
+// hangEarly lets jobs hang of which no step is known. The time is 75 s or three steps.
 func hangEarly(t *testing.T) {
 	letHang(t, func(p program, f fault) bool {
 		return p.buckets > 0 && !shifts(p, f) && f.name != "NCCL" &&
@@ -144,8 +141,7 @@ func (w *world) trains(steps int) {
 	}
 }
 
-// lag lets GPUs be slower by up to so much, each by a part of its own, for so many
-// steps.
+// lag lets GPUs be slower by up to so much, each by a part of its own, for so many steps.
 func (w *world) lag(all []*actor, most float64, steps int) {
 	for _, m := range all {
 		m.slow = w.Float64() * most
@@ -269,9 +265,8 @@ func (w *world) forget() {
 	w.epoch++
 }
 
-// stayHealthy lets jobs live for an hour each with all that is healthy.
-// Each second job starts with it, and is interrupted so often that its steps are
-// not known for long.
+// stayHealthy lets jobs live for an hour each with all that is healthy. Each second job starts with it, and is
+// interrupted so often that its steps are not known for long.
 func stayHealthy(t *testing.T) {
 	hours := map[string]time.Duration{}
 	told := map[string]int{}
@@ -322,9 +317,8 @@ func stayHealthy(t *testing.T) {
 	t.Logf("%v of jobs: %v", sum, hours)
 }
 
-// straggleAll lets ranks be late by 10 to 50 %, and counts those that
-// are named with their cause, within a minute, or within fifteen steps if these
-// are long. The goals: 95 % right, and a wrong rank in 1 %.
+// straggleAll lets ranks be late by 10 to 50 %, and counts those that are named with their cause, within a minute, or
+// within fifteen steps if these are long. The goals: 95 % right, and a wrong rank in 1 %.
 func straggleAll(t *testing.T) {
 	n, right, wrong, caused := 0, 0, 0, 0
 	var times []time.Duration
@@ -360,10 +354,9 @@ func straggleAll(t *testing.T) {
 
 func isWrong(s wire.StragglerStats) bool { return s.Cause == "wrong" }
 
-// slowAll makes steps longer by a part for a reason, all at once or
-// little by little. The goals are 95 % right and 2 % wrong within a minute. Some
-// jobs are slow for eight minutes, and must be told at the end of them too. All
-// must be told no longer a minute after the end.
+// slowAll makes steps longer by a part for a reason, all at once or little by little. The goals are 95 % right and 2 %
+// wrong within a minute. Some jobs are slow for eight minutes, and must be told at the end of them too. All must be
+// told no longer a minute after the end.
 func slowAll(t *testing.T) {
 	parts := []float64{0.2, 0.5, 2, 0} // 0: any
 	type cell struct{ right, wrong, all int }

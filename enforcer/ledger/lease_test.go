@@ -95,8 +95,7 @@ func TestLeasesShrinkTowardsTheCap(t *testing.T) {
 	fixture.Equal(t, most.bytes, leaseMax, "… bytes are lent of very many")
 }
 
-// TestIdleLeasesAreRecalled has tenants ask for memory that is lent to
-// others and idle.
+// TestIdleLeasesAreRecalled has tenants ask for memory that is lent to others and idle.
 func TestIdleLeasesAreRecalled(t *testing.T) {
 	var l Ledger
 	var a, b purse
@@ -140,8 +139,7 @@ func TestALeaseEndsWithItsSession(t *testing.T) {
 	}
 }
 
-// TestFreedBeforeItsCommitIsRead closes a lease with bytes that the ledger
-// still counts as reserved.
+// TestFreedBeforeItsCommitIsRead closes a lease with bytes that the ledger still counts as reserved.
 func TestFreedBeforeItsCommitIsRead(t *testing.T) {
 	for commit, left := range map[uint64]uint64{50: 10, 0: 0} { // 0 is a lie
 		var l Ledger
@@ -194,8 +192,7 @@ func TestWhatTheDriverDidNotGiveIsMissed(t *testing.T) {
 	fixture.If(t, !errors.Is(err, errSession), "nobody's: %v", err)
 }
 
-// TestAdoptedMemoryIsLent lends to a session that already had memory, after all
-// of it is booked.
+// TestAdoptedMemoryIsLent lends to a session that already had memory, after all of it is booked.
 func TestAdoptedMemoryIsLent(t *testing.T) {
 	var l Ledger
 	var p purse

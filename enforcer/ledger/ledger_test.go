@@ -288,8 +288,7 @@ func TestReserved(t *testing.T) {
 	l.Abort(2, r)
 	reserves(t, &l, "b", 3, 70, true, 0, "with nobody else there")
 	l.Abort(3, s)
-	// Others took more than there is: the driver may refuse, and the books do
-	// not.
+	// Others took more than there is: the driver may refuse, and the books do not.
 	adopt(&l, "c", 4, 1000)
 	l.SetReserved("d", 50)
 	l.Abort(5, reserves(t, &l, "d", 5, 20, true, 30, "20 of its own 50")) // and the driver refuses
@@ -304,9 +303,8 @@ func TestReserved(t *testing.T) {
 	fixture.If(t, n != 70 || l.Session(77) != 0, "%d bytes of a session that has 70", n)
 }
 
-// The cases say which bytes count as asked of a guarantee of 10, and as missed
-// after an abort. The slot of the session and its earlier bytes make no
-// difference.
+// The cases say which bytes count as asked of a guarantee of 10, and as missed after an abort. The slot of the session
+// and its earlier bytes make no difference.
 func TestAskedAndMissed(t *testing.T) {
 	for _, c := range []struct {
 		what                 string
@@ -337,8 +335,7 @@ func TestAskedAndMissed(t *testing.T) {
 	}
 }
 
-// A request that moved with its session does not count for the other tenant's
-// guarantee.
+// A request that moved with its session does not count for the other tenant's guarantee.
 func TestMovedRequestsAreNotMissed(t *testing.T) {
 	var l Ledger
 	l.SetReserved("a", 10)
@@ -358,9 +355,8 @@ type model struct {
 	capacity uint64
 }
 
-// admits reports whether tenant a may have more bytes: within its cap, and
-// within its guarantee or the bytes that remain beyond the other tenant's use
-// and guarantee.
+// admits reports whether tenant a may have more bytes: within its cap, and within its guarantee or the bytes that
+// remain beyond the other tenant's use and guarantee.
 func (m *model) admits(bytes uint64) bool {
 	a, b := m.l.Usage("a"), m.l.Usage("b")
 	after := a.Committed + a.Reserved + a.Dead + bytes
@@ -368,9 +364,8 @@ func (m *model) admits(bytes uint64) bool {
 	return bytes == 0 || fits && (a.Cap == 0 || after <= a.Cap)
 }
 
-// operate applies one operation, taken from three bytes, to the ledger and the
-// model: three sessions of tenant a, beside tenant b. It returns whether the
-// operation exceeded the cap on purpose.
+// operate applies one operation, taken from three bytes, to the ledger and the model: three sessions of tenant a,
+// beside tenant b. It returns whether the operation exceeded the cap on purpose.
 func (m *model) operate(t *testing.T, op, who, arg byte) (exceeds bool) {
 	id, bytes := uint64(who%3), uint64(arg)
 	_, gone := m.dead[id]
@@ -517,8 +512,7 @@ func TestSteadyStateDoesNotAllocate(t *testing.T) {
 	fixture.Equal(t, testing.AllocsPerRun(1000, work), 0, "allocations")
 }
 
-// The bytes that a session claims count up to the bytes that the driver lists
-// for its process, now and later.
+// The bytes that a session claims count up to the bytes that the driver lists for its process, now and later.
 func TestWhatIsListedBoundsWhatIsAdopted(t *testing.T) {
 	var l Ledger
 	l.SetCapacity(100)

@@ -56,8 +56,7 @@ func TestOverlapHasAnExample(t *testing.T) {
 	}
 }
 
-// Two patterns that overlap have an example that both match. No text matches
-// two patterns that do not overlap.
+// Two patterns that overlap have an example that both match. No text matches two patterns that do not overlap.
 func TestOverlapIsRight(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	text := func(letters string, most int) string {

@@ -180,10 +180,8 @@ func TestAWishChoosesAmongThoseThatFit(t *testing.T) {
 	}
 }
 
-// The names of a workload come from the host, and only for the process that
-// asks.
-// A process without terms may be held to none. It gains nothing by that wish if
-// its own tenant has terms, on any GPU, and whatever others would take it.
+// The names of a workload come from the host, and only for the process that asks. A process without terms may be held
+// to none. It gains nothing by that wish if its own tenant has terms, on any GPU, and whatever others would take it.
 func TestUnboundOnlyWithoutTerms(t *testing.T) {
 	limited, elsewhere, first := row("limited", Selector{Users: []string{"1001"}}), row("elsewhere", Selector{
 		Users: []string{"1002"}}), row("first", Selector{Users: []string{"1003"}})

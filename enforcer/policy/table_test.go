@@ -116,9 +116,8 @@ func TestTiesAreErrors(t *testing.T) {
 	fixture.Must(t, table(row("a", Selector{Users: []string{"1"}}, Selector{Users: []string{"1"}})).Check())
 }
 
-// In a table that Check accepts, a process has at most one most specific
-// tenant, and a full search finds the same one. Additional groups of a process
-// are the exception: the first match in the table wins.
+// In a table that Check accepts, a process has at most one most specific tenant, and a full search finds the same one.
+// Additional groups of a process are the exception: the first match in the table wins.
 func TestAtMostOneTenantWins(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	pick := func(all ...string) string { return all[random.IntN(len(all))] }

@@ -14,9 +14,8 @@ package residency
 //     one in ten jobs and notebooks has priority low. Two tenants of notebooks are guaranteed 10 GiB
 //     of each GPU. All notebooks give way after half an hour without use.
 //
-// Nobody is admitted beside guarantees that leave too little for it, and a GPU is promised to at
-// most twice the memory that it has. A suspension fails once in a hundred times, and one driver
-// call in a hundred takes three times as long.
+// Nobody is admitted beside guarantees that leave too little for it, and a GPU is promised to at most twice the memory
+// that it has. A suspension fails once in a hundred times, and one driver call in a hundred takes three times as long.
 
 import (
 	"cmp"
@@ -52,12 +51,10 @@ const (
 
 // These are the bounds of a day.
 //
-// A claim waits for those before it that want the same GPU. Memory is promised
-// twice, so there are two turns, with a move of a minute and a half each; four,
-// since sizes leave gaps; and twice as many for workloads on several GPUs, all of
-// whose GPUs must have room at once. This is an hour at most. Those of low
-// priority count only after an hour (see patience), and then wait behind those
-// that came before them: three hours at most.
+// A claim waits for those before it that want the same GPU. Memory is promised twice, so there are two turns, with a
+// move of a minute and a half each; four, since sizes leave gaps; and twice as many for workloads on several GPUs, all
+// of whose GPUs must have room at once. This is an hour at most. Those of low priority count only after an hour (see
+// patience), and then wait behind those that came before them: three hours at most.
 const (
 	dayWait = time.Hour
 	dayBack = 6 * time.Minute // the median for notebooks: a turn and a move

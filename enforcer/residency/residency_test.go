@@ -17,8 +17,7 @@ import (
 
 var testNow = time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)
 
-// at returns a workload of a tenant of its own that has been on GPU a for an
-// hour, in use, at normal priority.
+// at returns a workload of a tenant of its own that has been on GPU a for an hour, in use, at normal priority.
 func at(name string, size uint64, edits ...func(*Workload)) Workload {
 	w := Workload{Subject: audit.Subject{Tenant: "of " + name, Workload: name}, Since: testNow.Add(-time.Hour),
 		Bytes: map[string]uint64{}, Priority: policy.PriorityNormal, Known: true}
@@ -31,8 +30,7 @@ func at(name string, size uint64, edits ...func(*Workload)) Workload {
 	return w
 }
 
-// away returns a workload that has been on the host for a minute, and wants to
-// come back.
+// away returns a workload that has been on the host for a minute, and wants to come back.
 func away(name string, size uint64, edits ...func(*Workload)) Workload {
 	wants := func(w *Workload) { w.Phase, w.Wants = Suspended, true }
 	return at(name, size, append([]func(*Workload){wants, since(time.Minute)}, edits...)...)
@@ -69,8 +67,7 @@ func asks(name string, size uint64, edits ...func(*Request)) Request {
 	return r
 }
 
-// stateOf returns a state with three GPUs of 100 GiB, of which a and b are
-// overcommitted, with a turn of a minute.
+// stateOf returns a state with three GPUs of 100 GiB, of which a and b are overcommitted, with a turn of a minute.
 func stateOf(workloads []Workload, requests []Request) State {
 	s := State{Now: testNow, Workloads: workloads, Requests: requests, GPUs: map[string]GPU{}}
 	for _, uuid := range []string{"a", "b", "plain"} {

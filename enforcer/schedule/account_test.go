@@ -120,8 +120,7 @@ func TestLagIsBounded(t *testing.T) {
 
 func off(got, want time.Duration) bool { return max(got-want, want-got) > 2 }
 
-// forget subtracts the smallest lag among the tenants that want the GPU and
-// share it: that is time which nobody had.
+// forget subtracts the smallest lag among the tenants that want the GPU and share it: that is time which nobody had.
 func TestWhatNobodyHad(t *testing.T) {
 	for what, c := range map[string]struct {
 		change  func(a, b, c *tenant)

@@ -88,8 +88,7 @@ func TestContent(t *testing.T) {
 	}
 }
 
-// A tenant that came lately, or has wanted the GPU for long, counts as if it
-// always did; else its past counts.
+// A tenant that came lately, or has wanted the GPU for long, counts as if it always did; else its past counts.
 func TestOften(t *testing.T) {
 	for what, c := range map[string]struct {
 		change func(d *desk, a *tenant)

@@ -85,8 +85,7 @@ func TestGangBesideSingles(t *testing.T) {
 	}
 }
 
-// gang returns a desk with a gang a on two GPUs and a tenant b on the first
-// one. Both want the GPUs permanently.
+// gang returns a desk with a gang a on two GPUs and a tenant b on the first one. Both want the GPUs permanently.
 func gang(t *testing.T) (d *desk, other *GPU) {
 	d = newDesk(t, Config{Turns: true}, 2)
 	other = d.Scheduler.gpus[1]
@@ -198,8 +197,7 @@ func TestGangIsFound(t *testing.T) {
 	}
 }
 
-// What a communicator links stays together when the rest of a gang is taken
-// apart, and without those who have left.
+// What a communicator links stays together when the rest of a gang is taken apart, and without those who have left.
 func TestDissolveKeepsLinks(t *testing.T) {
 	d, other := gang(t)
 	third, gone := d.Scheduler.Add(), d.Scheduler.Add()
@@ -227,10 +225,9 @@ func TestDissolveKeepsLinks(t *testing.T) {
 	}
 }
 
-// Letters stand for drains on one GPU that take as long as is suspicious: while the tenant waits at the gate
-// of the other one (w), has work in flight there (f), did not drain there before this drain began (e), or
-// launched there after (l); a quick one (q), and one while nothing waits there (n) or nobody is left (g). A
-// dot is a time without any.
+// Letters stand for drains on one GPU that take as long as is suspicious: while the tenant waits at the gate of the
+// other one (w), has work in flight there (f), did not drain there before this drain began (e), or launched there after
+// (l); a quick one (q), and one while nothing waits there (n) or nobody is left (g). A dot is a time without any.
 func TestDoubts(t *testing.T) {
 	for drains, want := range map[string]bool{"ll": false, "lll": true, "fff": true, "eee": true, "lfe": true,
 		"lqll": true, "lwll": false, "wwww": false, "nnnn": false, "qqqq": false, "ll.l": false, "llg": false} {
@@ -272,8 +269,7 @@ func TestDoubts(t *testing.T) {
 	}
 }
 
-// A paused gang with a rank that waits for a launch may launch until it has
-// drained everywhere. Then the others run.
+// A paused gang with a rank that waits for a launch may launch until it has drained everywhere. Then the others run.
 func TestNudges(t *testing.T) {
 	t.Parallel()
 	d, other := gang(t)

@@ -55,11 +55,10 @@ func TestLiars(t *testing.T) {
 	}
 }
 
-// Ways to have long work on the GPU after one's turn: long kernels on several streams and in several
-// processes, short ones between them, gaps, stops, and ranks that wait for one another. None brings a tenant
-// more of 20 s than its limit, or its part beside one that fills the GPU and one that waits for each step.
-// Those have their guarantees. It does not matter who comes first, nor whether the driver lets time slices be
-// set.
+// Ways to have long work on the GPU after one's turn: long kernels on several streams and in several processes, short
+// ones between them, gaps, stops, and ranks that wait for one another. None brings a tenant more of 20 s than its
+// limit, or its part beside one that fills the GPU and one that waits for each step. Those have their guarantees. It
+// does not matter who comes first, nor whether the driver lets time slices be set.
 func TestLongWorkIsOwed(t *testing.T) {
 	t.Parallel()
 	const long, part = 20 * time.Second, 0.3

@@ -108,8 +108,7 @@ var lies = map[string]func(l *liar){
 	},
 }
 
-// A tenant that once missed a drain's deadline has its part with what it did then,
-// and no more; and its part again.
+// A tenant that once missed a drain's deadline has its part with what it did then, and no more; and its part again.
 func TestOneLongKernel(t *testing.T) {
 	t.Parallel()
 	a, b := kind("queue", 38), kind("queue", 62)

@@ -84,8 +84,7 @@ func TestRestGivesTheOtherItsTimeAlone(t *testing.T) {
 	}
 }
 
-// lessons runs a tenant alone and then beside b for the given times, with the
-// given booked service for the latter.
+// lessons runs a tenant alone and then beside b for the given times, with the given booked service for the latter.
 func lessons(t *testing.T, solo, beside, given time.Duration) (d *desk, a *tenant) {
 	d = two(t, Share{}, Share{})
 	a = d.find("a")
@@ -187,8 +186,7 @@ func TestLearnBeside(t *testing.T) {
 	fixture.If(t, off(a.lag, -time.Second), "after long: lag %v", a.lag)
 }
 
-// Launches beside others are charged to a limit if they exceed the booked
-// service, which the bucket has paid already.
+// Launches beside others are charged to a limit if they exceed the booked service, which the bucket has paid already.
 func TestLearnBesideWithLimit(t *testing.T) {
 	for what, c := range map[string]struct {
 		limit    float64
@@ -400,8 +398,7 @@ func TestMeasuredThoughAhead(t *testing.T) {
 	}
 }
 
-// Nobody is measured if that gives no information: alone, in turns, in another
-// class, light, held or without work.
+// Nobody is measured if that gives no information: alone, in turns, in another class, light, held or without work.
 func TestNotMeasured(t *testing.T) {
 	for what, change := range map[string]func(d *desk){
 		"alone":    func(d *desk) { d.rest("b") },

@@ -483,8 +483,7 @@ func TestLatch(t *testing.T) {
 	_ = b
 }
 
-// Tenants that do not gain clearly by running together take turns from the end
-// of that trial until the next one.
+// Tenants that do not gain clearly by running together take turns from the end of that trial until the next one.
 func TestJudge(t *testing.T) {
 	for what, c := range map[string]struct {
 		a, b   float64

@@ -121,8 +121,7 @@ func TestGoneIsRemembered(t *testing.T) {
 	}
 }
 
-// A report of rest holds at any later time: the length of the wish, the work,
-// and the end of the tenant's claims.
+// A report of rest holds at any later time: the length of the wish, the work, and the end of the tenant's claims.
 func TestRestLater(t *testing.T) {
 	for ago, burst := range map[time.Duration]time.Duration{0: 8 * ms, 3 * ms: 5 * ms, 8 * ms: 0, time.Hour: 0} {
 		d := newDesk(t, Config{Turns: true}, 1)
@@ -182,8 +181,7 @@ func TestGoneDrainsNothing(t *testing.T) {
 	}
 }
 
-// A wait ends when its tenant is held, and begins when the tenant is released.
-// Any other change leaves it as it is.
+// A wait ends when its tenant is held, and begins when the tenant is released. Any other change leaves it as it is.
 func TestChangeAndWaits(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")

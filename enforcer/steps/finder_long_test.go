@@ -4,10 +4,9 @@ package steps
 
 import "testing"
 
-// TestOtherPrograms: as TestPrograms, with what is known to fall short. Two kinds of steps in
-// turn are taken for one. No step ends while something is compiled. What ranks do between steps
-// belongs to the next one. A loop of which nothing is read looks like steps until it runs again,
-// for longer or shorter.
+// TestOtherPrograms: as TestPrograms, with what is known to fall short. Two kinds of steps in turn are taken for one.
+// No step ends while something is compiled. What ranks do between steps belongs to the next one. A loop of which
+// nothing is read looks like steps until it runs again, for longer or shorter.
 func TestOtherPrograms(t *testing.T) {
 	t.Parallel()
 	checkAll(t, others, result{found: 20, median: 0.003, p99: 0.02, counted: 0.04, stepping: 0.05}, map[string]result{

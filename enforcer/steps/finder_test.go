@@ -103,9 +103,8 @@ func single(truth []span, found []Step) float64 {
 	return errors[len(errors)/2]
 }
 
-// TestPrograms: steps are found in all programs that have them, with the times
-// that the script's own timer shows, and in no other. A step of a few calls has its noise
-// in the pauses between them, of which the timer stands in one.
+// TestPrograms: steps are found in all programs that have them, with the times that the script's own timer shows, and
+// in no other. A step of a few calls has its noise in the pauses between them, of which the timer stands in one.
 func TestPrograms(t *testing.T) {
 	t.Parallel()
 	checkAll(t, programs, result{found: 20, median: 0.003, p99: 0.02, counted: 0.03, stepping: 0.15}, map[string]result{
@@ -128,8 +127,7 @@ func check(t *testing.T, p program, seed uint64, worst result) {
 		math.Abs(r.counted-1) > worst.counted), "%s, seed %d: %+v", p.name, seed, r)
 }
 
-// checkAll compares with the worst that may be, or with that of programs that are
-// known to be worse.
+// checkAll compares with the worst that may be, or with that of programs that are known to be worse.
 func checkAll(t *testing.T, programs []program, worst result, known map[string]result) {
 	t.Helper()
 	for _, p := range programs {

@@ -35,8 +35,7 @@ var small = model{name: "small ", layers: 4, cost: 40 * us, eager: 12 * us}
 var large = model{name: "large ", layers: 24, cost: 60 * us, eager: 12 * us}
 var quick = model{name: "quick ", layers: 2, cost: 5 * us, eager: 10 * us}
 
-// programs are those on which the finder was made, and some that were kept back while it was
-// made.
+// programs are those on which the finder was made, and some that were kept back while it was made.
 var programs = []program{
 	{"eager, item each step", 300, each(func(w *world, _ int) {
 		w.spend(ms)
@@ -408,8 +407,7 @@ func evaluate(w *world, m model, batches int) {
 	}
 }
 
-// padded is training on a batch of this length: the library chooses other
-// kernels for other lengths.
+// padded is training on a batch of this length: the library chooses other kernels for other lengths.
 func padded(w *world, m model, length int) {
 	size := string(rune('a' + length/3))
 	layer := func(way string, ops ...string) {

@@ -16,9 +16,8 @@ func (w *world) room() {
 	}
 }
 
-// TestLaunchesThatWaitMarkNoStep has a training that is bound by its GPU and reads
-// the loss in each tenth step, so that other launches of each step wait for room. The
-// finder begins anywhere in it, as after a new broker.
+// TestLaunchesThatWaitMarkNoStep has a training that is bound by its GPU and reads the loss in each tenth step, so that
+// other launches of each step wait for room. The finder begins anywhere in it, as after a new broker.
 func TestLaunchesThatWaitMarkNoStep(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {

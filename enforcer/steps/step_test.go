@@ -188,8 +188,7 @@ func TestRing(t *testing.T) {
 	fixture.EqualSlices(t, f.Steps(f.Finished()+9, nil), nil, "of the future")
 }
 
-// FuzzFeed: the finder neither panics nor reports impossible steps, whatever a
-// process writes.
+// FuzzFeed: the finder neither panics nor reports impossible steps, whatever a process writes.
 func FuzzFeed(f *testing.F) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, n := range []int{0, 1, 15, 300, 5000} {
@@ -280,8 +279,7 @@ func TestMedian(t *testing.T) {
 	fixture.If(t, got < 39*time.Millisecond || got > 41*time.Millisecond, "%v", got)
 }
 
-// A long interruption becomes a pattern of its own, and is withdrawn or left when
-// the first one returns.
+// A long interruption becomes a pattern of its own, and is withdrawn or left when the first one returns.
 func TestResume(t *testing.T) {
 	t.Parallel()
 	for batches, withdrawn := range map[int]bool{600: true, 1100: false} {

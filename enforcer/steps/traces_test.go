@@ -16,11 +16,9 @@ import (
 //go:embed testdata/*.trace.gz
 var traces embed.FS
 
-// real reads a trace of a real program with the times of the script's own
-// timer. It holds, as varints: the numbers of events, of different events and of
-// steps; the different events; of each event the time since the one before, in
-// µs, and which of the different ones it is; and the time at which the first
-// step began and each ended.
+// real reads a trace of a real program with the times of the script's own timer. It holds, as varints: the numbers of
+// events, of different events and of steps; the different events; of each event the time since the one before, in µs,
+// and which of the different ones it is; and the time at which the first step began and each ended.
 func real(t *testing.T, name string) *world {
 	t.Helper()
 	packed := fixture.Value(traces.ReadFile("testdata/" + name + ".trace.gz"))(t)
@@ -57,10 +55,9 @@ func real(t *testing.T, name string) *world {
 	return w
 }
 
-// TestTraces: the steps of real programs are found, and no others. The traces were
-// recorded on an H100 that five programs shared at a time, or, if they are named so, on an
-// H100 or H200 that each had alone. Steps differ much from each other there, and so do
-// medians of a few that begin elsewhere: the error of a single step says more.
+// TestTraces: the steps of real programs are found, and no others. The traces were recorded on an H100 that five
+// programs shared at a time, or, if they are named so, on an H100 or H200 that each had alone. Steps differ much from
+// each other there, and so do medians of a few that begin elsewhere: the error of a single step says more.
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	for name, tolerance := range map[string]struct{ median, single float64 }{

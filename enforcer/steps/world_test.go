@@ -15,9 +15,8 @@ const (
 	queueDepth = 1024 // launches that the driver accepts before it blocks
 )
 
-// A world is a simulated process: threads that call the driver one after the
-// other, and a GPU that works off a queue. It notes the events that the hook
-// would note, and the times of the script's own timer. It knows nothing of the
+// A world is a simulated process: threads that call the driver one after the other, and a GPU that works off a queue.
+// It notes the events that the hook would note, and the times of the script's own timer. It knows nothing of the
 // finder.
 type world struct {
 	*rand.Rand
@@ -192,8 +191,7 @@ func (m model) forward(w *world) {
 	m.op(w, "nll", m.cost/2)
 }
 
-// backward runs on the thread of autograd; kernels add gradients to those that
-// are there.
+// backward runs on the thread of autograd; kernels add gradients to those that are there.
 func (m model) backward(w *world, add bool) {
 	w.on(7, func() {
 		m.op(w, "fill", m.cost/4)

@@ -18,10 +18,9 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// init confines a child process as the unit of the broker does: it keeps the
-// capabilities whose bits are in GS_CONFINED, gains no privileges, and maps no
-// writable memory as executable.
-// Where root may, as not in most containers, it has no network either.
+// init confines a child process as the unit of the broker does: it keeps the capabilities whose bits are in
+// GS_CONFINED, gains no privileges, and maps no writable memory as executable. Where root may, as not in most
+// containers, it has no network either.
 func init() {
 	wanted, err := strconv.ParseUint(os.Getenv("GS_CONFINED"), 0, 64)
 	if err != nil || len(os.Args) != 4 || os.Args[1] != Command {
@@ -69,8 +68,7 @@ func brokers(t *testing.T) (set uint64) {
 	return set
 }
 
-// TestGPUSuspendNeeds tells which capabilities the driver needs to reach the
-// process of another user.
+// TestGPUSuspendNeeds tells which capabilities the driver needs to reach the process of another user.
 func TestGPUSuspendNeeds(t *testing.T) {
 	e := train(t, 65534)
 	e.tell("go 1")

@@ -30,8 +30,7 @@ var (
 	gib    = flag.Float64("suspend.gib", 4, "GPU memory of the program in `GiB`")
 )
 
-// An exact is a program that does what it is told: exact.py trains, and its result is
-// the same in each run.
+// An exact is a program that does what it is told: exact.py trains, and its result is the same in each run.
 type exact struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -93,9 +92,8 @@ func listed(t *testing.T, pid int) (mib int) {
 
 const stepsOfCycle = 50
 
-// TestGPUSuspendCycles suspends a training program at random moments and resumes
-// it. Its parameters are bit for bit those of a twin that nobody disturbed, and
-// it loses no step.
+// TestGPUSuspendCycles suspends a training program at random moments and resumes it. Its parameters are bit for bit
+// those of a twin that nobody disturbed, and it loses no step.
 func TestGPUSuspendCycles(t *testing.T) {
 	twin := train(t, 0)
 	for range *cycles {
@@ -184,8 +182,7 @@ type asker struct {
 	freed float64 // the part of a program's memory that the last suspension freed
 }
 
-// suspender has the GPU for itself. env is added to the environment of its child
-// processes.
+// suspender has the GPU for itself. env is added to the environment of its child processes.
 func suspender(t *testing.T, env ...string) *asker {
 	return &asker{Suspender: &Suspender{Call: Helper(filepath.Join(t.TempDir(), "lock"), env...),
 		Alive: func(action.Target) bool { return true },
@@ -193,8 +190,7 @@ func suspender(t *testing.T, env ...string) *asker {
 		Room:  Host{ProcFS: "/proc", CgroupFS: "/sys/fs/cgroup"}.Room}}
 }
 
-// cycle suspends a program of so many MiB and resumes it, and returns the
-// seconds that both took.
+// cycle suspends a program of so many MiB and resumes it, and returns the seconds that both took.
 func (s *asker) cycle(t *testing.T, e *exact, mib int) (down, up float64) {
 	t.Helper()
 	down = s.suspend(t, e, mib)

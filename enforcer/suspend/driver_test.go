@@ -114,9 +114,8 @@ func ignores(status string, signal syscall.Signal) bool {
 	return set>>(signal-1)&1 == 1
 }
 
-// TestADriverThatHangsIsLeft gives a call up at its deadline. Its child process
-// goes on, whatever asks it to end. Until it has returned, no other call is made on
-// that process, even by another enforcer, and calls on others are.
+// TestADriverThatHangsIsLeft gives a call up at its deadline. Its child process goes on, whatever asks it to end. Until
+// it has returned, no other call is made on that process, even by another enforcer, and calls on others are.
 func TestADriverThatHangsIsLeft(t *testing.T) {
 	call, path, letGo := hanging(t)
 	const of = 999_991

@@ -52,8 +52,7 @@ func TestGPUFaultsOfSuspended(t *testing.T) {
 	}
 }
 
-// heldAt returns the program counters of the threads of a process that are held, and their
-// mappings.
+// heldAt returns the program counters of the threads of a process that are held, and their mappings.
 func heldAt(pid int) (all []string) {
 	var maps []*procfs.ProcMap
 	if process, err := procfs.NewProc(pid); err == nil {
@@ -77,9 +76,8 @@ func heldAt(pid int) (all []string) {
 	return all
 }
 
-// TestGPUKilledCall kills the process that makes a call. The driver ends the call
-// nevertheless, and the process that it is about lives. The design of Helper rests on
-// this.
+// TestGPUKilledCall kills the process that makes a call. The driver ends the call nevertheless, and the process that it
+// is about lives. The design of Helper rests on this.
 func TestGPUKilledCall(t *testing.T) {
 	for _, c := range []struct {
 		op     Op
@@ -121,9 +119,8 @@ func TestGPUKilledCall(t *testing.T) {
 	}
 }
 
-// TestGPUSuspendedCalls has a thread call the driver while its process is being
-// suspended, and only once it is. It prints which calls wait, and which end the
-// process. A process that calls nothing lives.
+// TestGPUSuspendedCalls has a thread call the driver while its process is being suspended, and only once it is. It
+// prints which calls wait, and which end the process. A process that calls nothing lives.
 func TestGPUSuspendedCalls(t *testing.T) {
 	out := fixture.Value(exec.Command("python3", program("calls.py")).Output())(t)
 	for call := range strings.Lines(string(out)) {

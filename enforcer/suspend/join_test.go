@@ -118,8 +118,7 @@ func TestWhatCannotBeRecordedDoesNotJoin(t *testing.T) {
 	fixture.If(t, n[Other] != 1 || n[HostMemory] != 2, "%v", n)
 }
 
-// TestAResumptionWhileOthersJoin resumes all as soon as the new ones are suspended, or
-// cannot be.
+// TestAResumptionWhileOthersJoin resumes all as soon as the new ones are suspended, or cannot be.
 func TestAResumptionWhileOthersJoin(t *testing.T) {
 	for _, wrong := range []string{"", "checkpoint 3"} {
 		b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
@@ -184,8 +183,7 @@ func TestOrderCancelsAResumption(t *testing.T) {
 	b.back(2, 3)
 }
 
-// TestLastOrderHolds has orders follow one another before what the last one
-// began has ended. The last order holds.
+// TestLastOrderHolds has orders follow one another before what the last one began has ended. The last order holds.
 func TestLastOrderHolds(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 	settles := func(want Phase) {
@@ -230,8 +228,7 @@ func TestLastOrderHolds(t *testing.T) {
 	settles("")
 }
 
-// TestEndedWorkloadIsNotResumed tells nobody that a workload runs again whose processes
-// ended meanwhile.
+// TestEndedWorkloadIsNotResumed tells nobody that a workload runs again whose processes ended meanwhile.
 func TestEndedWorkloadIsNotResumed(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5}))
 	b.away(2)
@@ -266,9 +263,8 @@ func TestWorkloadTooLargeToReturnStays(t *testing.T) {
 	b.away(2, 3)
 }
 
-// TestRandomOrders has a workload grow and shrink while orders follow one another and calls
-// fail now and then. Beside it, the GPU has too little room for another one, which is
-// suspended at first. In the end all processes run.
+// TestRandomOrders has a workload grow and shrink while orders follow one another and calls fail now and then. Beside
+// it, the GPU has too little room for another one, which is suspended at first. In the end all processes run.
 func TestRandomOrders(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	c := newCard(0, map[int]int{2: 5, 3: 5, 4: 5, 5: 5})

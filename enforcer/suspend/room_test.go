@@ -10,8 +10,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// machine returns a host of 100 MiB of which 50 are available, with the given
-// files; process 2 is in cgroup /a/b.
+// machine returns a host of 100 MiB of which 50 are available, with the given files; process 2 is in cgroup /a/b.
 func machine(t *testing.T, files map[string]string) Host {
 	t.Helper()
 	h := Host{ProcFS: filepath.Join(t.TempDir(), "proc"), CgroupFS: filepath.Join(t.TempDir(), "cgroup")}
@@ -91,8 +90,7 @@ func TestRoomOfACgroup(t *testing.T) {
 	}
 }
 
-// TestRoomBesideOthers adds what is on its way to the host, in the cgroups that it shares
-// with the workload.
+// TestRoomBesideOthers adds what is on its way to the host, in the cgroups that it shares with the workload.
 func TestRoomBesideOthers(t *testing.T) {
 	h := machine(t, map[string]string{"a/memory.max": mib(30), "a/memory.current": mib(10),
 		"memory/old/memory.limit_in_bytes": mib(1), "memory/old/memory.usage_in_bytes": mib(1)})

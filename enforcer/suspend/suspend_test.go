@@ -259,8 +259,7 @@ func TestSuspensionsKeepNoResumptionWaiting(t *testing.T) {
 	fixture.Eventually(t, "all are suspended", func() bool { b.Look(b.now); return b.Totals().Suspended == many+1 })
 }
 
-// TestNothingIsDoneThatIsNotRecorded does not touch a workload that a restart
-// would forget.
+// TestNothingIsDoneThatIsNotRecorded does not touch a workload that a restart would forget.
 func TestNothingIsDoneThatIsNotRecorded(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5}))
 	b.Keep = func([]Record) error { return errors.New("disk full") }
@@ -270,8 +269,7 @@ func TestNothingIsDoneThatIsNotRecorded(t *testing.T) {
 	}
 }
 
-// TestAFailureUndoesEverything lets a workload go on of which one process cannot
-// be suspended.
+// TestAFailureUndoesEverything lets a workload go on of which one process cannot be suspended.
 func TestAFailureUndoesEverything(t *testing.T) {
 	for call, reason := range map[string]Reason{"lock 3": Busy, "checkpoint 2": Unsupported, "checkpoint 3": NoAnswer} {
 		b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
@@ -360,8 +358,7 @@ func TestAResumptionWaitsForRoom(t *testing.T) {
 	b.runs(2, 3)
 }
 
-// TestMemoryThatStaysIsReported tells of a process that keeps its memory
-// while another one of its workload has none.
+// TestMemoryThatStaysIsReported tells of a process that keeps its memory while another one of its workload has none.
 func TestMemoryThatStaysIsReported(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 	b.away(2, 3)
@@ -372,8 +369,7 @@ func TestMemoryThatStaysIsReported(t *testing.T) {
 	b.runs(2, 3)
 }
 
-// TestNoRestoreWithoutRoom asks the driver to restore nothing for which there
-// is no room.
+// TestNoRestoreWithoutRoom asks the driver to restore nothing for which there is no room.
 func TestNoRestoreWithoutRoom(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 	b.away(2, 3)
@@ -427,8 +423,7 @@ func TestEndedWorkloadIsNoRefusal(t *testing.T) {
 	}
 }
 
-// TestDeadlines gives a call that copies as long as 256 MiB a second take, and
-// 15 s besides.
+// TestDeadlines gives a call that copies as long as 256 MiB a second take, and 15 s besides.
 func TestDeadlines(t *testing.T) {
 	var mu sync.Mutex
 	left := map[Op]time.Duration{}
@@ -457,8 +452,7 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
-// TestLifeEndsCalls makes no more calls after the end. Close waits for one that is
-// under way, but not for ever.
+// TestLifeEndsCalls makes no more calls after the end. Close waits for one that is under way, but not for ever.
 func TestLifeEndsCalls(t *testing.T) {
 	for name, returns := range map[string]time.Duration{"a call that returns": lastCall / 2,
 		"a call that does not": time.Hour} {
@@ -532,8 +526,7 @@ func TestOrderBeginsAtOnce(t *testing.T) {
 	fixture.Eventually(t, "it runs without a look", func() bool { return b.card.all(Running, 2) })
 }
 
-// TestInitIsNeverSuspended forgets a record of processes that cannot have been
-// suspended.
+// TestInitIsNeverSuspended forgets a record of processes that cannot have been suspended.
 func TestInitIsNeverSuspended(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{1: 5, 2: 5}))
 	b.Restore(b.now, []Record{{Tenant: "a", Workload: "slurm:1", Phase: Suspended, Processes: processes(0, 1, 2)}})
@@ -541,8 +534,7 @@ func TestInitIsNeverSuspended(t *testing.T) {
 	fixture.If(t, len(r.Processes) != 1 || r.Processes[0].PID != 2, "%+v", r)
 }
 
-// TestOldestSuspensionComesFirst looks at workloads in the order in which they were
-// suspended, and lists them by name.
+// TestOldestSuspensionComesFirst looks at workloads in the order in which they were suspended, and lists them by name.
 func TestOldestSuspensionComesFirst(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 5}))
 	var all []Record
@@ -625,9 +617,8 @@ func TestAProcessThatEndsIsForgotten(t *testing.T) {
 	}
 }
 
-// TestKilledEnforcerLosesNoProcess kills the enforcer before each call of a cycle,
-// once or twice. The next one leaves no process locked, nor suspended unless all
-// of it was.
+// TestKilledEnforcerLosesNoProcess kills the enforcer before each call of a cycle, once or twice. The next one leaves
+// no process locked, nor suspended unless all of it was.
 func TestKilledEnforcerLosesNoProcess(t *testing.T) {
 	suspended, ran := 0, 0
 	for kill := range 24 {
@@ -674,8 +665,7 @@ func TestRoomCountsWhatIsOnTheWay(t *testing.T) {
 	fixture.If(t, err != nil || !maps.Equal(others, map[int]uint64{3: 100}), "%v, %v", err, others)
 }
 
-// TestForeignLockStays leaves a workload alone of which a process is locked or
-// suspended already, or broken.
+// TestForeignLockStays leaves a workload alone of which a process is locked or suspended already, or broken.
 func TestForeignLockStays(t *testing.T) {
 	for _, state := range []State{Locked, Checkpointed, Broken} {
 		b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
@@ -690,8 +680,7 @@ func TestForeignLockStays(t *testing.T) {
 	}
 }
 
-// TestAnotherProcessWithThePIDIsLeftAlone makes no call on the process that has the PID of
-// one that was suspended.
+// TestAnotherProcessWithThePIDIsLeftAlone makes no call on the process that has the PID of one that was suspended.
 func TestAnotherProcessWithThePIDIsLeftAlone(t *testing.T) {
 	for _, phase := range []Phase{Suspending, Suspended, Resuming} {
 		b := newBench(t, newCard(0, map[int]int{2: 5}))

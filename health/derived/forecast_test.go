@@ -246,8 +246,7 @@ func repeated(n int, by float64) (all []float64) {
 	return all
 }
 
-// TestTrendKeepsItsLastPoints checks which points a series keeps, and which it
-// drops.
+// TestTrendKeepsItsLastPoints checks which points a series keeps, and which it drops.
 func TestTrendKeepsItsLastPoints(t *testing.T) {
 	s := trend{every: time.Minute}
 	add := func(after time.Duration, v float64, want bool) {
@@ -274,8 +273,7 @@ func TestTrendKeepsItsLastPoints(t *testing.T) {
 		"after the clock went back: %v at %v", s.Values, s.Times)
 }
 
-// TestForecastOfATrend checks each condition of a forecast at its limit, with
-// series that have exact sums.
+// TestForecastOfATrend checks each condition of a forecast at its limit, with series that have exact sums.
 func TestForecastOfATrend(t *testing.T) {
 	line := trending(100, repeated(12, 1)...)
 	faster := trending(0, append(repeated(8, 2), repeated(4, 4)...)...)
@@ -420,8 +418,7 @@ func TestCreepExcludesTheStart(t *testing.T) {
 	fixture.Equal(t, never.creeps() || none.creeps(), false, "a value that never rested, or without a trend, creeps:")
 }
 
-// TestReturnedMemoryIsNotACreep checks how much memory must be returned to count
-// as much.
+// TestReturnedMemoryIsNotACreep checks how much memory must be returned to count as much.
 func TestReturnedMemoryIsNotACreep(t *testing.T) {
 	for name, c := range map[string]struct {
 		free, to float64

@@ -18,9 +18,8 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// An eventful host is a rig whose GPUs change in every way that statistics
-// look at: regimes that begin and end, trends, errors, resets, readings that
-// are not there. What happens is drawn from a seed.
+// An eventful host is a rig whose GPUs change in every way that statistics look at: regimes that begin and end, trends,
+// errors, resets, readings that are not there. What happens is drawn from a seed.
 type eventful struct {
 	*rig
 	rnd     *rand.Rand
@@ -189,8 +188,7 @@ func (h *eventful) around(i int, g *rigGPU, f *regime) {
 	}
 }
 
-// onLink returns a sample of a link. Four links lead to a switch, and two to
-// another GPU.
+// onLink returns a sample of a link. Four links lead to a switch, and two to another GPU.
 func onLink(m *collectors.Metric, g *rigGPU, link int, v float64) collectors.Sample {
 	labels := slices.Repeat([]string{""}, len(m.Labels))
 	for i, name := range m.Labels {
@@ -214,11 +212,9 @@ func onLink(m *collectors.Metric, g *rigGPU, link int, v float64) collectors.Sam
 	return collectors.Sample{Metric: m, Labels: labels, Value: v}
 }
 
-// TestStatisticsOfAnEventfulDay compares the metrics derived on an eventful
-// host with testdata/derived.tsv: for each metric and two hours, the number of
-// values, their sum, and their sum weighted by time and place. The difference
-// names the changed metrics. Write the table with go test ./health/derived -run
-// TestStatisticsOfAnEventfulDay -update.
+// TestStatisticsOfAnEventfulDay compares the metrics derived on an eventful host with testdata/derived.tsv: for each
+// metric and two hours, the number of values, their sum, and their sum weighted by time and place. The difference names
+// the changed metrics. Write the table with go test ./health/derived -run TestStatisticsOfAnEventfulDay -update.
 func TestStatisticsOfAnEventfulDay(t *testing.T) {
 	t.Parallel()
 	type digest struct {

@@ -18,8 +18,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// far reports whether got is not a number, or differs from want by more than
-// by.
+// far reports whether got is not a number, or differs from want by more than by.
 func far(got, want, by float64) bool { return !(math.Abs(got-want) <= by) }
 
 // birth is the beginning of time in tests of single values.
@@ -27,8 +26,7 @@ var birth = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const step = Step
 
-// A rig is an artificial host. A test changes its GPUs, and each step of 10 s
-// is judged.
+// A rig is an artificial host. A test changes its GPUs, and each step of 10 s is judged.
 type rig struct {
 	*Metrics
 	now   time.Time
@@ -80,8 +78,7 @@ func (r *rig) samples() (all []collectors.Sample) {
 	return append(all, r.extra...)
 }
 
-// step advances in steps of 10 s for the duration; each is called before each
-// step.
+// step advances in steps of 10 s for the duration; each is called before each step.
 func (r *rig) step(d time.Duration, each func()) {
 	for range d / step {
 		r.now = r.now.Add(step)
@@ -146,9 +143,8 @@ func TestOnlyLastingAnomaliesCount(t *testing.T) {
 	}
 }
 
-// TestAnomaliesMatter moves each watched input by slightly less, and slightly
-// more, than the smallest relevant change. The standard deviation of an input
-// without movement is its sensor's resolution.
+// TestAnomaliesMatter moves each watched input by slightly less, and slightly more, than the smallest relevant change.
+// The standard deviation of an input without movement is its sensor's resolution.
 func TestAnomaliesMatter(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -236,8 +232,7 @@ func TestCUSUMFindsSlowDrift(t *testing.T) {
 	}
 	z := r.get(AnomalyRobustZScore, 0, "temperature")
 	fixture.If(t, math.Abs(z) > 6, "the robust score is %g: then a sum is no use", z)
-	// An idle GPU is like another one: the baseline stays for an hour, then a
-	// new one is learnt.
+	// An idle GPU is like another one: the baseline stays for an hour, then a new one is learnt.
 	idle := func() { shake(); r.gpus[0].values[utilization], r.gpus[0].values[coreTemperature] = 0, 40 }
 	held := r.get(DriftCUSUM, 0, "temperature")
 	r.step(30*time.Minute, idle)

@@ -32,8 +32,7 @@ func TestTrafficOfKnownCounters(t *testing.T) {
 	}
 }
 
-// TestLinkIsJudgedUnderLoad has a link that is narrow or slow in every
-// n-th pass, on a GPU with a given load.
+// TestLinkIsJudgedUnderLoad has a link that is narrow or slow in every n-th pass, on a GPU with a given load.
 func TestLinkIsJudgedUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -76,9 +75,8 @@ func TestLinkIsJudgedUnderLoad(t *testing.T) {
 	}
 }
 
-// TestDegradedLinkStaysDegradedWhileIdle lets a GPU find its link short
-// and then rest for an hour. The finding stays until the link has its full
-// width.
+// TestDegradedLinkStaysDegradedWhileIdle lets a GPU find its link short and then rest for an hour. The finding stays
+// until the link has its full width.
 func TestDegradedLinkStaysDegradedWhileIdle(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)
@@ -99,8 +97,7 @@ func TestDegradedLinkStaysDegradedWhileIdle(t *testing.T) {
 // same compares with a value; -1 stands for none.
 func same(got, want float64) bool { return got == want || want == -1 && !usable(got) }
 
-// TestStoppedFansAreCounted has boards with fans, some of which stand
-// still, and a board without fans.
+// TestStoppedFansAreCounted has boards with fans, some of which stand still, and a board without fans.
 func TestStoppedFansAreCounted(t *testing.T) {
 	r := newRig(4)
 	for gpu, speeds := range [][]float64{{.3, .3}, {0, .3, 0}, {.001}} {
@@ -116,8 +113,7 @@ func TestStoppedFansAreCounted(t *testing.T) {
 	}
 }
 
-// TestLinkComparedWithOtherGPUs compares GPUs with the links and speeds of a
-// row. The first one is checked.
+// TestLinkComparedWithOtherGPUs compares GPUs with the links and speeds of a row. The first one is checked.
 func TestLinkComparedWithOtherGPUs(t *testing.T) {
 	t.Parallel()
 	const full = 25e9

@@ -13,9 +13,8 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestComparisonWithPartners has five GPUs in one job, one of which differs by
-// degrees. While its load is similar, its clock, memory clock and work are
-// compared. While it falls behind, only its work is.
+// TestComparisonWithPartners has five GPUs in one job, one of which differs by degrees. While its load is similar, its
+// clock, memory clock and work are compared. While it falls behind, only its work is.
 func TestComparisonWithPartners(t *testing.T) {
 	t.Parallel()
 	const all, withoutMemory = "memory_clock memory_work sm_clock work work_behind", "memory_clock sm_clock work work_behind"
@@ -106,8 +105,7 @@ func TestIncreaseOfACounter(t *testing.T) {
 	}
 }
 
-// TestFlopsBelongToOneWorkload gives a GPU's operations to the workload that uses
-// it alone, and to none of two.
+// TestFlopsBelongToOneWorkload gives a GPU's operations to the workload that uses it alone, and to none of two.
 func TestFlopsBelongToOneWorkload(t *testing.T) {
 	for _, c := range []struct {
 		users []string

@@ -121,9 +121,8 @@ func TestSlowGPUHasNoReason(t *testing.T) {
 	}
 }
 
-// TestBoundsOfPeerComparison runs the same work on five GPUs, one of them
-// slow: similar enough for a comparison of their clocks, and slightly too
-// different.
+// TestBoundsOfPeerComparison runs the same work on five GPUs, one of them slow: similar enough for a comparison of
+// their clocks, and slightly too different.
 func TestBoundsOfPeerComparison(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -9,8 +9,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// A rise of all GPUs is the air's and does not count. A rise of one GPU counts.
-// A restart keeps all places.
+// A rise of all GPUs is the air's and does not count. A rise of one GPU counts. A restart keeps all places.
 func TestRiseIsRelativeToOtherGPUs(t *testing.T) {
 	t.Parallel()
 	r := newRig(3)
@@ -85,9 +84,8 @@ func TestPlaceIsKnownNearAPower(t *testing.T) {
 	}
 }
 
-// TestPlaceLearnsFromOneMinute checks the movement of a mean: a plain mean for
-// ten minutes, and then one in which a minute counts as two degrees off at
-// most.
+// TestPlaceLearnsFromOneMinute checks the movement of a mean: a plain mean for ten minutes, and then one in which a
+// minute counts as two degrees off at most.
 func TestPlaceLearnsFromOneMinute(t *testing.T) {
 	for _, c := range []struct {
 		minutes       int
@@ -105,8 +103,7 @@ func TestPlaceLearnsFromOneMinute(t *testing.T) {
 	}
 }
 
-// TestPlaceIsBounded checks how many powers a place knows, and that it keeps
-// learning those.
+// TestPlaceIsBounded checks how many powers a place knows, and that it keeps learning those.
 func TestPlaceIsBounded(t *testing.T) {
 	p := place{}
 	for step := range 2 * mostPowers {
@@ -131,8 +128,7 @@ func TestPlaceIsBounded(t *testing.T) {
 	fixture.If(t, len(got) != 1 || got[6] == nil, "valid: %v", got)
 }
 
-// TestPlaceLearnsFromSteadyMinutes checks how steady the power must be, and
-// which values are not temperatures.
+// TestPlaceLearnsFromSteadyMinutes checks how steady the power must be, and which values are not temperatures.
 func TestPlaceLearnsFromSteadyMinutes(t *testing.T) {
 	for _, c := range []struct {
 		watts, celsius float64
@@ -154,8 +150,7 @@ func TestPlaceLearnsFromSteadyMinutes(t *testing.T) {
 	}
 }
 
-// TestRiseThresholdIsFiveDegrees checks the rise at which a GPU counts as hotter than
-// before.
+// TestRiseThresholdIsFiveDegrees checks the rise at which a GPU counts as hotter than before.
 func TestRiseThresholdIsFiveDegrees(t *testing.T) {
 	t.Parallel()
 	for rise, want := range map[float64]float64{0: 1, placeRise - .5: 1, placeRise: 0, placeRise + 1: 0, -9: 1} {

@@ -181,8 +181,7 @@ func TestOldHistoriesMakeRoom(t *testing.T) {
 	}
 }
 
-// TestMinuteOfCorrectedErrors checks what a minute adds to the sum and to the
-// baseline, with exact numbers.
+// TestMinuteOfCorrectedErrors checks what a minute adds to the sum and to the baseline, with exact numbers.
 func TestMinuteOfCorrectedErrors(t *testing.T) {
 	slow := -math.Expm1(-time.Minute.Seconds() / baselineTau.Seconds())
 	for _, c := range []struct{ usual, errors, sum, later float64 }{
@@ -208,8 +207,7 @@ func TestMinuteOfCorrectedErrors(t *testing.T) {
 	fixture.If(t, e.Seen, "errors that nobody counts are seen")
 }
 
-// minutes runs a GPU under a load for n minutes; its temperature is known in
-// the first ones.
+// minutes runs a GPU under a load for n minutes; its temperature is known in the first ones.
 func (f *drift) minutes(n int, load, celsius float64, known int) {
 	for i := range n {
 		f.mean[utilization] = mean{2 * load, 2}
@@ -220,8 +218,7 @@ func (f *drift) minutes(n int, load, celsius float64, known int) {
 	}
 }
 
-// TestBaselineTakesAnHour checks how long a baseline is learned, from which
-// values, and when another load restarts it.
+// TestBaselineTakesAnHour checks how long a baseline is learned, from which values, and when another load restarts it.
 func TestBaselineTakesAnHour(t *testing.T) {
 	var f drift
 	f.minutes(windowSize-1, 0, 60, windowSize)
@@ -270,9 +267,8 @@ func TestBaselineTakesAnHour(t *testing.T) {
 	}
 }
 
-// TestLinkComparisonOmitsTheWorstMinutes checks the compared values of a link's
-// counters: bytes per second, and the errors of ten minutes without the three
-// worst.
+// TestLinkComparisonOmitsTheWorstMinutes checks the compared values of a link's counters: bytes per second, and the
+// errors of ten minutes without the three worst.
 func TestLinkComparisonOmitsTheWorstMinutes(t *testing.T) {
 	var l link
 	l.unread()

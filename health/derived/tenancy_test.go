@@ -20,8 +20,7 @@ type tenantRig struct {
 
 func newTenantRig() *tenantRig { return &tenantRig{newRig(1), noTenant} }
 
-// step advances the time. each is called before each step with the minutes
-// since the beginning.
+// step advances the time. each is called before each step with the minutes since the beginning.
 func (r *tenantRig) step(d time.Duration, each func(minutes float64)) {
 	at := 0.0
 	r.rig.step(d, func() {
@@ -131,8 +130,7 @@ func TestRemovedTenantHasNoTrend(t *testing.T) {
 	fixture.Equal(t, len(r.cards[0].tenancies), 0, "tenants after it left")
 }
 
-// TestTenantsAreBounded has more tenants than the maximum, and one on a GPU
-// that is not the host's.
+// TestTenantsAreBounded has more tenants than the maximum, and one on a GPU that is not the host's.
 func TestTenantsAreBounded(t *testing.T) {
 	r := newRig(1)
 	for i := range 2 * mostTenants {
@@ -146,8 +144,7 @@ func TestTenantsAreBounded(t *testing.T) {
 	fixture.If(t, n != mostTenants || len(r.cards) != 1, "%d tenants on %d GPUs", n, len(r.cards))
 }
 
-// TestDueShareOfATenant checks when a tenant wants its share, and the memory that
-// it lacks; NaN is unknown.
+// TestDueShareOfATenant checks when a tenant wants its share, and the memory that it lacks; NaN is unknown.
 func TestDueShareOfATenant(t *testing.T) {
 	none := math.NaN()
 	for _, c := range []struct {
@@ -190,8 +187,7 @@ func TestShareTrendSurvivesAPause(t *testing.T) {
 	}
 }
 
-// TestLossOfShareIsATrend checks the loss of a share, and its duration, that
-// a forecast needs.
+// TestLossOfShareIsATrend checks the loss of a share, and its duration, that a forecast needs.
 func TestLossOfShareIsATrend(t *testing.T) {
 	for _, c := range []struct {
 		points int

@@ -12,8 +12,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// A crew is a rig in which each GPU does one of the deeds, for the workloads on
-// some of them.
+// A crew is a rig in which each GPU does one of the deeds, for the workloads on some of them.
 type crew struct {
 	*rig
 	does []string         // by GPU
@@ -26,8 +25,7 @@ func held(workload string) collectors.Sample {
 	return collectors.Sample{Metric: workloads.WorkloadHeld, Labels: []string{"tenant", workload, "paused"}, Value: 1}
 }
 
-// deeds are the possible activities of a crew's GPU: the values that it then
-// has, and whether it moves data.
+// deeds are the possible activities of a crew's GPU: the values that it then has, and whether it moves data.
 var deeds = map[string]struct {
 	busy, memory, watts, clock float64
 	moves                      bool
@@ -81,8 +79,7 @@ func (r *crew) all(long time.Duration, does string, first ...string) {
 	})
 }
 
-// wait returns the part of its patience that a workload has spent; NaN if it
-// has no series.
+// wait returns the part of its patience that a workload has spent; NaN if it has no series.
 func (r *crew) wait(workload string) float64 {
 	for _, s := range r.last.Of(WorkloadWait) {
 		if s.Labels[0] == workload {
@@ -158,8 +155,7 @@ func TestWaitingWorkloads(t *testing.T) {
 	}
 }
 
-// TestWaitIsReportedOnce lets the workload on the most GPUs represent those that
-// share some of them.
+// TestWaitIsReportedOnce lets the workload on the most GPUs represent those that share some of them.
 func TestWaitIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	r := newCrew(4)
@@ -171,8 +167,7 @@ func TestWaitIsReportedOnce(t *testing.T) {
 	}
 }
 
-// TestPatience checks what a workload learns from its waits, also for the next
-// one and over a restart of the agent.
+// TestPatience checks what a workload learns from its waits, also for the next one and over a restart of the agent.
 func TestPatience(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -232,8 +227,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestMisreadPassDoesNotEndAWait has a wait that continues although one or two
-// passes deny it.
+// TestMisreadPassDoesNotEndAWait has a wait that continues although one or two passes deny it.
 func TestMisreadPassDoesNotEndAWait(t *testing.T) {
 	t.Parallel()
 	for passes, want := range map[time.Duration]float64{1: 10. / 15, 2: 10. / 15, 3: 5. / 15} {

@@ -68,8 +68,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	fixture.Equal(t, len(r.histories), MostGPUs, "… histories")
 }
 
-// TestAllMemoryIsCounted holds that Size includes all things that come and go,
-// with the labels of their series.
+// TestAllMemoryIsCounted holds that Size includes all things that come and go, with the labels of their series.
 func TestAllMemoryIsCounted(t *testing.T) {
 	points := trend{Times: make([]float64, 30), Values: make([]float64, 30)}
 	const ofPoints, labels, name = 2 * 30 * 8, uintptr(labelled), "a name that takes forty-two bytes of memory"

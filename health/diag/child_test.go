@@ -21,9 +21,8 @@ import (
 	"gpusteward/internal/worker"
 )
 
-// tethered returns the options of a test on the host, and a file. The file
-// delivers a byte when a GPU begins to hang, and ends when all children have
-// ended.
+// tethered returns the options of a test on the host, and a file. The file delivers a byte when a GPU begins to hang,
+// and ends when all children have ended.
 func (h host) tethered(t *testing.T) (o Options, said *os.File) {
 	t.Helper()
 	said, theirs, err := os.Pipe()
@@ -110,8 +109,7 @@ func TestCancelledDiagAccusesNoGPU(t *testing.T) {
 	allEnded(t, o, said)
 }
 
-// TestChildrenEndWithTheirParent expects no child on a GPU after the parent is
-// killed.
+// TestChildrenEndWithTheirParent expects no child on a GPU after the parent is killed.
 func TestChildrenEndWithTheirParent(t *testing.T) {
 	t.Parallel()
 	h := h200s(2)
@@ -218,8 +216,7 @@ func TestChildStays(t *testing.T) {
 	})
 }
 
-// hostile is what a child does with an order, by the name of its work: real ones, none of which
-// obeys.
+// hostile is what a child does with an order, by the name of its work: real ones, none of which obeys.
 var hostile = map[string]struct {
 	work func(answer io.Writer) error
 	want string

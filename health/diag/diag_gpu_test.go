@@ -24,8 +24,7 @@ var (
 // this is the host of the test.
 var this = host{Real: true}
 
-// TestGPUDiag expects this host's unused GPUs to pass each time, within the
-// level's stated time.
+// TestGPUDiag expects this host's unused GPUs to pass each time, within the level's stated time.
 func TestGPUDiag(t *testing.T) {
 	longest := map[int]time.Duration{1: 10 * time.Second, 2: time.Minute, 3: 10 * time.Minute}[*level]
 	for run := range *runs {
@@ -37,8 +36,7 @@ func TestGPUDiag(t *testing.T) {
 	}
 }
 
-// TestGPUDiagFaults expects each injected fault to be found on its GPU, and
-// nothing else. The GPU must pass afterwards.
+// TestGPUDiagFaults expects each injected fault to be found on its GPU, and nothing else. The GPU must pass afterwards.
 func TestGPUDiagFaults(t *testing.T) {
 	units := make([]string, len(Units))
 	for i, u := range Units {
@@ -85,9 +83,8 @@ func TestGPUDiagRefuses(t *testing.T) {
 	}
 }
 
-// TestGPUDiagKernels expects the kernels to compute the same as Go. A changed
-// word is found, and Pattern gives its right value. Sums of the SM that is told
-// to fail are wrong, and no others.
+// TestGPUDiagKernels expects the kernels to compute the same as Go. A changed word is found, and Pattern gives its
+// right value. Sums of the SM that is told to fail are wrong, and no others.
 func TestGPUDiagKernels(t *testing.T) {
 	runtime.LockOSThread()
 	driver := fixture.Value(openDriver())(t)

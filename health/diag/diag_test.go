@@ -163,8 +163,7 @@ func TestUse(t *testing.T) {
 	}
 }
 
-// TestEnvironmentOfAChild expects a child to see every GPU, and to inherit
-// everything else.
+// TestEnvironmentOfAChild expects a child to see every GPU, and to inherit everything else.
 func TestEnvironmentOfAChild(t *testing.T) {
 	t.Setenv("CUDA_CACHE_DISABLE", "0")
 	before := os.Environ()
@@ -178,8 +177,7 @@ func TestEnvironmentOfAChild(t *testing.T) {
 	fixture.EqualSlices(t, slices.Sorted(slices.Values(os.Environ())), slices.Sorted(slices.Values(before)), "the environment")
 }
 
-// TestTimesOfPlans expects the pairs of a host to share their time, and
-// deadlines to add half of the time.
+// TestTimesOfPlans expects the pairs of a host to share their time, and deadlines to add half of the time.
 func TestTimesOfPlans(t *testing.T) {
 	p := Plan{Pairs: time.Second}
 	for pairs, want := range map[int]time.Duration{

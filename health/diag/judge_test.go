@@ -17,8 +17,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// well returns a test of n healthy GPUs, with each value at the lowest that
-// passes.
+// well returns a test of n healthy GPUs, with each value at the lowest that passes.
 func well(n int) *test {
 	t := &test{Options: Options{Level: 2, Node: "node7"}, begun: time.Now()}
 	for i := range n {
@@ -260,8 +259,7 @@ func TestLoadIsJudged(t *testing.T) {
 	fixture.Equal(t, o.load(o.cards[0])[1].row(), "0 power measured none 600/0 W: limit 800 W", "power")
 }
 
-// TestClocksOfPeers expects a clock to be compared with those of other GPUs of
-// the model.
+// TestClocksOfPeers expects a clock to be compared with those of other GPUs of the model.
 func TestClocksOfPeers(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*test)
@@ -537,8 +535,7 @@ func TestLinksBetween(t *testing.T) {
 	fixture.If(t, there != 0 || back != 0, "the links to a GPU without a record carry %v and %v", there, back)
 }
 
-// TestReportOfAHost expects the states of GPUs and host to follow from the
-// results.
+// TestReportOfAHost expects the states of GPUs and host to follow from the results.
 func TestReportOfAHost(t *testing.T) {
 	warns := func(c *card) { c.readings[Copies].Link.Width = 8 }
 	fails := func(c *card) { c.readings[Memory].Memory.Errors = 1 }

@@ -56,8 +56,7 @@ func TestTableOfResults(t *testing.T) {
 	fixture.Equal(t, (&Report{Level: 2}).table(), "", "a table of nothing")
 }
 
-// TestExitStatuses expects the status of every outcome, and the report in each
-// format.
+// TestExitStatuses expects the status of every outcome, and the report in each format.
 func TestExitStatuses(t *testing.T) {
 	t.Parallel()
 	warns := func(t *test) { t.cards[0].readings[Copies].Link.Width = 8 }
@@ -93,8 +92,7 @@ func TestExitStatuses(t *testing.T) {
 	}
 }
 
-// TestCouldNotBegin expects a hanging driver to be a fault, and all else to be
-// unknown.
+// TestCouldNotBegin expects a hanging driver to be a fault, and all else to be unknown.
 func TestCouldNotBegin(t *testing.T) {
 	o := Options{Level: 3, Node: "node7"}
 	for why, want := range map[error]int{

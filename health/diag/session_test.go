@@ -18,8 +18,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// A lab is the driver of a simulated host that takes time for its calls, and
-// records them.
+// A lab is the driver of a simulated host that takes time for its calls, and records them.
 type lab struct {
 	simulated
 	facts   Facts
@@ -144,8 +143,7 @@ func TestWorkerOpens(t *testing.T) {
 	fixture.Equal(t, strings.Join(l.calls, ","), want, "calls")
 }
 
-// TestWorkerFails expects each failing call to be reported as its kind of
-// failure.
+// TestWorkerFails expects each failing call to be reported as its kind of failure.
 func TestWorkerFails(t *testing.T) {
 	t.Parallel()
 	for call, step := range map[string]Step{
@@ -219,8 +217,7 @@ func TestMemoryTakesItsTime(t *testing.T) {
 	})
 }
 
-// TestComputeTakesItsTime expects at least three launches, and then as many as
-// fit into the time.
+// TestComputeTakesItsTime expects at least three launches, and then as many as fit into the time.
 func TestComputeTakesItsTime(t *testing.T) {
 	for _, c := range []struct {
 		most     time.Duration
@@ -282,8 +279,7 @@ func TestLaunches(t *testing.T) {
 	}
 }
 
-// TestTallyKeepsTheFirst expects the report to show the first wrong sum of an
-// SM.
+// TestTallyKeepsTheFirst expects the report to show the first wrong sum of an SM.
 func TestTallyKeepsTheFirst(t *testing.T) {
 	all := &unitTally{Of: map[int]Sums{}}
 	for _, s := range []Sums{{Tiles: 1}, {Tiles: 2, Wrong: 1, Got: 3, Want: 4}, {Tiles: 4, Wrong: 2, Got: 5, Want: 6}} {

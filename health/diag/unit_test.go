@@ -13,8 +13,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// exact is the number of bits of a whole number that a sum's type holds,
-// without the sign.
+// exact is the number of bits of a whole number that a sum's type holds, without the sign.
 var exact = map[string]int{"f32": 24, "f64": 53, "s32": 31}
 
 // decode decodes a unit's input bit by bit, from the definition of its type.

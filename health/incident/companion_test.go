@@ -50,9 +50,8 @@ func TestStories(t *testing.T) {
 	end()
 }
 
-// TestCompanionOfAnyXIDFollowsEach holds that a companion of any XID follows
-// each of them: it is attached to the fault, and not to the fault's
-// consequences.
+// TestCompanionOfAnyXIDFollowsEach holds that a companion of any XID follows each of them: it is attached to the fault,
+// and not to the fault's consequences.
 func TestCompanionOfAnyXIDFollowsEach(t *testing.T) {
 	t.Parallel()
 	for follower, but := range map[Observation][]int{
@@ -103,8 +102,7 @@ func TestDriverVerdict(t *testing.T) {
 	fixture.If(t, e.Severity != Info || e.Action != "NONE", "%+v", e)
 }
 
-// TestMessageSaysAFaultOnce holds that an incident's message leaves out the kernel's words if
-// the table has the same.
+// TestMessageSaysAFaultOnce holds that an incident's message leaves out the kernel's words if the table has the same.
 func TestMessageSaysAFaultOnce(t *testing.T) {
 	for text, want := range map[string]int{"GPU has fallen off the bus.": 0, "something else": 1} {
 		d := newDesk(t)

@@ -123,8 +123,7 @@ func (d *desk) incidents() (all []Event) {
 
 const second = time.Second
 
-// TestRecordedKernelLog reads the log of an H100's kernel from the failure of three
-// programs, with the driver's events.
+// TestRecordedKernelLog reads the log of an H100's kernel from the failure of three programs, with the driver's events.
 func TestRecordedKernelLog(t *testing.T) {
 	d := newDesk(t)
 	for _, pid := range []int{698, 745, 787} {
@@ -282,8 +281,7 @@ func TestConflictingSources(t *testing.T) {
 	}
 }
 
-// TestObservationsOutOfOrder has the lines of a fault arrive in another
-// order than that of their times.
+// TestObservationsOutOfOrder has the lines of a fault arrive in another order than that of their times.
 func TestObservationsOutOfOrder(t *testing.T) {
 	d := newDesk(t)
 	at := d.start.Add(time.Minute)
@@ -413,8 +411,7 @@ func TestSightingsOfOneFaultAreCloseInTime(t *testing.T) {
 	}
 }
 
-// TestFirstReportPrevails adds later signs of a fault that contradict earlier
-// ones, and signs that are new.
+// TestFirstReportPrevails adds later signs of a fault that contradict earlier ones, and signs that are new.
 func TestFirstReportPrevails(t *testing.T) {
 	d := newDesk(t)
 	at := func(code int, what string) Observation {
@@ -438,9 +435,8 @@ func TestFirstReportPrevails(t *testing.T) {
 		!strings.Contains(e.Message, "it hangs"), "in the end: %+v", e)
 }
 
-// TestRepetitionIsReportedWhenItDoubles counts the reports of repeated
-// sightings of a fault: at one, two, four and so on, and of the rest at the
-// end.
+// TestRepetitionIsReportedWhenItDoubles counts the reports of repeated sightings of a fault: at one, two, four and so
+// on, and of the rest at the end.
 func TestRepetitionIsReportedWhenItDoubles(t *testing.T) {
 	for n, want := range []int{0, 1, 2, 3, 3, 4, 4, 4, 4, 5} {
 		d := newDesk(t)
@@ -505,8 +501,7 @@ func TestOpenIncidentsAreBounded(t *testing.T) {
 	}
 }
 
-// TestInvalidSeverityInATable holds that readers of a table of facts report
-// an invalid severity.
+// TestInvalidSeverityInATable holds that readers of a table of facts report an invalid severity.
 func TestInvalidSeverityInATable(t *testing.T) {
 	row := map[string]string{"severity": "awful"}
 	_, _, err := verdictOf(row)

@@ -23,8 +23,7 @@ func line(pid int, comm string) string {
 		comm)
 }
 
-// TestProcessIsNamedOnlyIfOnTheGPU checks which process is named,
-// given lines at a time t and the processes present.
+// TestProcessIsNamedOnlyIfOnTheGPU checks which process is named, given lines at a time t and the processes present.
 func TestProcessIsNamedOnlyIfOnTheGPU(t *testing.T) {
 	type stay struct {
 		pid          int
@@ -139,8 +138,7 @@ func TestListedProcessesAreBounded(t *testing.T) {
 	fixture.Equal(t, len(i.Present), 0, "processes on the GPU at an XID that no process causes")
 }
 
-// TestProcessIsNamedOnceListed has a fault before the driver's first list of
-// processes.
+// TestProcessIsNamedOnceListed has a fault before the driver's first list of processes.
 func TestProcessIsNamedOnceListed(t *testing.T) {
 	d := newDesk(t)
 	d.kernel(1, line(5, "python3"))
@@ -186,8 +184,7 @@ func TestProcessWithoutWorkloadIsReportedOnce(t *testing.T) {
 	}
 }
 
-// TestMIGInstanceIsNamed has an XID of an instance on a GPU with several
-// owners.
+// TestMIGInstanceIsNamed has an XID of an instance on a GPU with several owners.
 func TestMIGInstanceIsNamed(t *testing.T) {
 	for text, want := range map[string]string{
 		"Contained: CE User Channel": ", MIG instance 3, by an unknown process; on the GPU: job (pid 5) of pod:a/b",
@@ -201,8 +198,7 @@ func TestMIGInstanceIsNamed(t *testing.T) {
 	}
 }
 
-// TestMessagesOfTheKernelRemain has a line about a process that need not be on
-// a GPU.
+// TestMessagesOfTheKernelRemain has a line about a process that need not be on a GPU.
 func TestMessagesOfTheKernelRemain(t *testing.T) {
 	d := newDesk(t)
 	d.kernel(1, "Out of memory: Killed process 77 (python3) total-vm:1kB")
@@ -237,9 +233,8 @@ func listed(guests []guest, gpu string, every, now time.Duration, start time.Tim
 	return all
 }
 
-// TestTwoHundredFaults generates faults of programs that share GPUs. The lines
-// name the faulty process, the agent, bystanders, or a process with a reused
-// PID. No name may be wrong at any interval of the agent. With ten requests per
+// TestTwoHundredFaults generates faults of programs that share GPUs. The lines name the faulty process, the agent,
+// bystanders, or a process with a reused PID. No name may be wrong at any interval of the agent. With ten requests per
 // second, 95 % are right.
 func TestTwoHundredFaults(t *testing.T) {
 	t.Parallel()

@@ -48,8 +48,7 @@ func TestEntitiesAreParsedInAnyForm(t *testing.T) {
 	}
 }
 
-// FuzzParseEntity holds that a parsed entity is the same after it is formatted
-// and parsed again.
+// FuzzParseEntity holds that a parsed entity is the same after it is formatted and parsed again.
 func FuzzParseEntity(f *testing.F) {
 	for _, s := range []string{"node", "3", "gpu=3,link=7", "GPU-x", "workload=a,b", "tenant=a,workload=b",
 		"uuid=GPU-x", "device=a,device=b"} {

@@ -12,8 +12,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// lines returns lines of kernels in a file: what each is a sign of, the text, and its
-// values.
+// lines returns lines of kernels in a file: what each is a sign of, the text, and its values.
 func lines(t testing.TB, file string) (all [][]string) {
 	t.Helper()
 	text := fixture.Value(os.ReadFile("testdata/" + file + ".tsv"))(t)
@@ -69,8 +68,7 @@ func FuzzParseLine(f *testing.F) {
 	})
 }
 
-// shortest returns texts that an expression finds, with as little as possible
-// where it skips text.
+// shortest returns texts that an expression finds, with as little as possible where it skips text.
 func shortest(re *syntax.Regexp) []string {
 	all := []string{""}
 	join := func(more []string) {
@@ -108,9 +106,8 @@ func shortest(re *syntax.Regexp) []string {
 	return all // nothing for an anchor
 }
 
-// TestUsersCannotSpeakForTheKernel puts into every place that the kernel leaves to
-// its users, a comm of 15 bytes or a longer text such as the name of a file,
-// parts of every line that matters and of the shortest ones like it.
+// TestUsersCannotSpeakForTheKernel puts into every place that the kernel leaves to its users, a comm of 15 bytes or a
+// longer text such as the name of a file, parts of every line that matters and of the shortest ones like it.
 func TestUsersCannotSpeakForTheKernel(t *testing.T) {
 	t.Parallel()
 	told := map[string]bool{}

@@ -205,8 +205,7 @@ func TestImmovableDamage(t *testing.T) {
 	}
 }
 
-// TestUnreadableFileIsNotRepaired holds that a repair that could
-// not begin does not count.
+// TestUnreadableFileIsNotRepaired holds that a repair that could not begin does not count.
 func TestUnreadableFileIsNotRepaired(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "events.jsonl")
 	file := fixture.Value(os.Create(path))(t)
@@ -214,9 +213,8 @@ func TestUnreadableFileIsNotRepaired(t *testing.T) {
 	fixture.If(t, repair(file, path) == nil, "it was repaired")
 }
 
-// FuzzReadLines holds that damage never removes an earlier record, that good
-// and bad lines together are the whole file, and that a repaired file needs no
-// further repair.
+// FuzzReadLines holds that damage never removes an earlier record, that good and bad lines together are the whole file,
+// and that a repaired file needs no further repair.
 func FuzzReadLines(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00"), uint16(10))
 	f.Add([]byte("{\"id\":\"\n"), uint16(400))

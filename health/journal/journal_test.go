@@ -16,8 +16,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// testJournal opens a journal and runs it until end is called or the test is
-// over.
+// testJournal opens a journal and runs it until end is called or the test is over.
 func testJournal(t *testing.T, o Options) (j *Journal, repairs []incident.Event, log *fixture.Transcript, end func()) {
 	t.Helper()
 	log = new(fixture.Transcript)

@@ -95,8 +95,7 @@ func (c *client) read() string {
 	return c.text.String()
 }
 
-// follow lets a client follow j until leave is called; ended is closed after
-// its handler returns.
+// follow lets a client follow j until leave is called; ended is closed after its handler returns.
 func follow(t *testing.T, j *Journal, query, lastID string, stall chan struct{}) (c *client, leave func(),
 	ended chan struct{}) {
 	t.Helper()
@@ -223,8 +222,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	})
 }
 
-// A stream outlives the server's time limit for answers, and ends with the
-// agent.
+// A stream outlives the server's time limit for answers, and ends with the agent.
 func TestStreamsOverARealConnection(t *testing.T) {
 	t.Parallel()
 	j, _, _, end := testJournal(t, Options{})
@@ -303,8 +301,7 @@ type timeless struct{ *httptest.ResponseRecorder }
 
 func (timeless) SetWriteDeadline(time.Time) error { return errors.New("no deadlines") }
 
-// TestUnboundedStreamEnds holds that there is no stream to a client
-// that could block it for ever.
+// TestUnboundedStreamEnds holds that there is no stream to a client that could block it for ever.
 func TestUnboundedStreamEnds(t *testing.T) {
 	j, _, err := Open(Options{})
 	fixture.Must(t, err)
@@ -331,8 +328,7 @@ func (b *broken) Write(p []byte) (int, error) {
 	return len(p), b.writing
 }
 
-// TestStreamEndsWithItsClient holds that the first failure ends a stream, so
-// that a vanished client occupies no place.
+// TestStreamEndsWithItsClient holds that the first failure ends a stream, so that a vanished client occupies no place.
 func TestStreamEndsWithItsClient(t *testing.T) {
 	gone := errors.New("the client is gone")
 	for name, c := range map[string]struct {

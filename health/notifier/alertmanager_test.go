@@ -110,8 +110,7 @@ func pushed(name, severity, check, uuid string) health.Alert {
 		Annotations: map[string]string{"summary": "Of " + name + ".", "description": "<&> \u00e9"}, Starts: time.Now()}
 }
 
-// configured returns a copy of the shipped configuration with replacements,
-// given as pairs of old and new texts.
+// configured returns a copy of the shipped configuration with replacements, given as pairs of old and new texts.
 func configured(t testing.TB, replace ...string) string {
 	t.Helper()
 	text := fixture.Value(os.ReadFile(shippedConfig))(t)

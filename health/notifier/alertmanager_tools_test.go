@@ -101,9 +101,8 @@ func TestShippedMessages(t *testing.T) {
 	fixture.Equal(t, messages, 2*3, "messages are rendered")
 }
 
-// An alert fires, arrives with all its texts, and is resolved, through the
-// shipped configuration. Only the address of the receivers and the five minutes
-// between messages of a group are changed.
+// An alert fires, arrives with all its texts, and is resolved, through the shipped configuration. Only the address of
+// the receivers and the five minutes between messages of a group are changed.
 func TestAlertArrives(t *testing.T) {
 	t.Parallel()
 	type message struct {
@@ -142,9 +141,8 @@ func TestAlertArrives(t *testing.T) {
 	}
 }
 
-// A switch breaks a link of each host of a rack: through the shipped
-// configuration, with shorter waits, that is one page. Another rack's host, whose
-// page waits as long, shows when those of the rack would have come.
+// A switch breaks a link of each host of a rack: through the shipped configuration, with shorter waits, that is one
+// page. Another rack's host, whose page waits as long, shows when those of the rack would have come.
 func TestARackPagesOnce(t *testing.T) {
 	t.Parallel()
 	pages := make(chan string, 100)

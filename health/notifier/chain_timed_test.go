@@ -13,9 +13,8 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestXIDsArriveWithinASecond measures the whole path of an XID: from the
-// kernel's line, through the judgement, to a real Alertmanager's API. Four
-// monitors with fifty GPUs each share a notifier.
+// TestXIDsArriveWithinASecond measures the whole path of an XID: from the kernel's line, through the judgement, to a
+// real Alertmanager's API. Four monitors with fifty GPUs each share a notifier.
 func TestXIDsArriveWithinASecond(t *testing.T) {
 	const hosts, gpus = 4, 50
 	before := fixture.Stolen(t)

@@ -111,8 +111,7 @@ func hangs(r *http.Request, _ models.PostableAlerts) int {
 	return 0
 }
 
-// notifierTest is a running Notifier and the Alertmanagers am0, am1, ... that
-// receive its posts.
+// notifierTest is a running Notifier and the Alertmanagers am0, am1, ... that receive its posts.
 type notifierTest struct {
 	*Notifier
 	t    *testing.T

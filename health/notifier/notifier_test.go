@@ -132,8 +132,7 @@ func TestNotifierTriesAgain(t *testing.T) {
 	})
 }
 
-// An Alertmanager that was away may have been restarted, and Alertmanager keeps
-// no alerts over a restart.
+// An Alertmanager that was away may have been restarted, and Alertmanager keeps no alerts over a restart.
 func TestNotifierTellsARestartedOneAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := notify(t, 1)

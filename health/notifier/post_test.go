@@ -66,8 +66,7 @@ func TestPosterKeepsThePasswordToItself(t *testing.T) {
 	}
 }
 
-// A redirect must not turn the post into a request for the alerts, which
-// answers 200 and stores nothing.
+// A redirect must not turn the post into a request for the alerts, which answers 200 and stores nothing.
 func TestPosterIsNotRedirected(t *testing.T) {
 	gets := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -117,8 +116,7 @@ func TestPostedAlerts(t *testing.T) {
 	}
 }
 
-// TestReloadReplacesThePassword holds that an Alertmanager with
-// only new connection settings is contacted with them.
+// TestReloadReplacesThePassword holds that an Alertmanager with only new connection settings is contacted with them.
 func TestReloadReplacesThePassword(t *testing.T) {
 	t.Parallel()
 	users := make(chan string, 100)

@@ -40,8 +40,7 @@ func TestObserverIsOwnerOfDirectory(t *testing.T) {
 	}
 }
 
-// TestRatesOfAGPU checks both rates of a GPU, and that those of a MIG device
-// and of a missing GPU are unknown.
+// TestRatesOfAGPU checks both rates of a GPU, and that those of a MIG device and of a missing GPU are unknown.
 func TestRatesOfAGPU(t *testing.T) {
 	const source = "gpus: [{model: h100}, {load: inference, mig: [1g.10gb]}]\n"
 	hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
@@ -70,8 +69,7 @@ func TestEvidenceOfAGPU(t *testing.T) {
 	})
 }
 
-// TestMemoryOfAGPU takes NVML's word, and CUDA's where NVML has none: CUDA is asked once,
-// and again after it failed.
+// TestMemoryOfAGPU takes NVML's word, and CUDA's where NVML has none: CUDA is asked once, and again after it failed.
 func TestMemoryOfAGPU(t *testing.T) {
 	const source = "gpus: [{model: h100, load: inference}, {model: h100, load: inference}]\n" +
 		"missing_symbols: [nvmlDeviceGetMemoryInfo, nvmlDeviceGetMemoryInfo_v2]\n"
@@ -125,8 +123,7 @@ func TestMemoryOfAGPU(t *testing.T) {
 	})
 }
 
-// TestSuspensionsAreEvents writes what happened to whom, and why, into the
-// journal.
+// TestSuspensionsAreEvents writes what happened to whom, and why, into the journal.
 func TestSuspensionsAreEvents(t *testing.T) {
 	r := suspend.Record{Tenant: "a", Workload: "slurm:1", Why: "ordered by uid 0"}
 	for _, c := range []struct {
@@ -149,9 +146,8 @@ func TestSuspensionsAreEvents(t *testing.T) {
 	}
 }
 
-// TestRolesBlameTheHardwareAlike has a simulated GPU fail, and asks a monitor of either role whether
-// that excuses the workloads on the GPU, and on the other one. A fault with a ! is found by a check that the
-// operator has disabled.
+// TestRolesBlameTheHardwareAlike has a simulated GPU fail, and asks a monitor of either role whether that excuses the
+// workloads on the GPU, and on the other one. A fault with a ! is found by a check that the operator has disabled.
 func TestRolesBlameTheHardwareAlike(t *testing.T) {
 	for fault, blamed := range map[string]bool{
 		"{kind: lost}":           true,

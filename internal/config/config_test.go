@@ -150,8 +150,7 @@ func TestMissingConfigFileIsAnError(t *testing.T) {
 		"no file at the default path")
 }
 
-// FuzzConfig: any text is either a valid configuration or an error that names
-// the file, and never a panic.
+// FuzzConfig: any text is either a valid configuration or an error that names the file, and never a panic.
 func FuzzConfig(f *testing.F) {
 	for _, path := range []string{reference, "testdata/invalid/every_problem.yml",
 		"testdata/invalid/two_documents.yml"} {

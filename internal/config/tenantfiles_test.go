@@ -65,8 +65,7 @@ func TestTenantFiles(t *testing.T) {
 	}
 }
 
-// The owner and the mode of a file count. A directory, a pipe and a dangling
-// link are no files.
+// The owner and the mode of a file count. A directory, a pipe and a dangling link are no files.
 func TestTenantFilesOfOthers(t *testing.T) {
 	t.Parallel()
 	d := newDrops(t)
@@ -124,8 +123,7 @@ func TestTenantFilesAreBounded(t *testing.T) {
 		!strings.Contains(refused, "0000.yml: it has more than 262144 bytes"), "%v", refused)
 }
 
-// The maximum number of tenants can come in files of their own. One more is
-// refused; the others are not.
+// The maximum number of tenants can come in files of their own. One more is refused; the others are not.
 func TestOneTenantTooMany(t *testing.T) {
 	t.Parallel()
 	d := newDrops(t, Tenant{Name: "own"})

@@ -221,8 +221,7 @@ func launch(t *testing.T, cmd *exec.Cmd) *agent {
 	return a
 }
 
-// waited returns how long the agent has waited for a processor from now on, as
-// long as one of its threads did.
+// waited returns how long the agent has waited for a processor from now on, as long as one of its threads did.
 func (a *agent) waited() func() time.Duration {
 	seen := map[string]time.Duration{}
 	fixture.Waited(a.pid, seen)
@@ -365,8 +364,7 @@ func bare(root string) error {
 		os.Symlink("/proc", filepath.Join(root, "proc")))
 }
 
-// records returns texts as records of the kernel's log. They came one after the
-// other, the last one an interval ago.
+// records returns texts as records of the kernel's log. They came one after the other, the last one an interval ago.
 func records(interval time.Duration, texts []string) string {
 	var log strings.Builder
 	for i, text := range texts {
@@ -380,8 +378,7 @@ func records(interval time.Duration, texts []string) string {
 // fault that there is, as real hosts do. A test that reads this machine's log fails then. It requires root.
 const onFaulty = "GPUSTEWARD_TEST_ON_FAULTY_MACHINE"
 
-// beFaulty begins this program anew, in a mount namespace with such a log. It
-// does not return, unless that fails.
+// beFaulty begins this program anew, in a mount namespace with such a log. It does not return, unless that fails.
 func beFaulty() error {
 	lines, err := os.ReadFile("../../health/incident/testdata/kernel-lines.tsv")
 	if err != nil {

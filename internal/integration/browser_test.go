@@ -18,8 +18,7 @@ import (
 // pageTests is the directory of the scripts that test the live page in a browser.
 const pageTests = "exporter/page/test"
 
-// needBrowser skips the test if there is no browser; `make tools` installs one.
-// It returns the browser's path.
+// needBrowser skips the test if there is no browser; `make tools` installs one. It returns the browser's path.
 func needBrowser(t *testing.T) string {
 	t.Helper()
 	browser, err := exec.LookPath("chromium")

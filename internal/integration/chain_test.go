@@ -51,8 +51,7 @@ func newChain(t *testing.T) chain {
 	return c
 }
 
-// becomes waits until the last message about each alert is as wanted: by its
-// name, its subject and its status.
+// becomes waits until the last message about each alert is as wanted: by its name, its subject and its status.
 func (c chain) becomes(want map[string]string) {
 	c.Helper()
 	missing := map[string]string{}

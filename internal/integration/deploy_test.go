@@ -21,8 +21,7 @@ func healthcheck(t *testing.T, status, verdict, state string, args ...string) (i
 	return exit, called
 }
 
-// slurmScript runs a script as healthcheck does, for a job with gpus. It also
-// returns the arguments of gpusteward.
+// slurmScript runs a script as healthcheck does, for a job with gpus. It also returns the arguments of gpusteward.
 func slurmScript(t *testing.T, script, gpus, status, verdict, state string, args ...string) (exit int, asked,
 	called string) {
 	t.Helper()

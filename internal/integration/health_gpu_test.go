@@ -116,9 +116,8 @@ const tenth = "collectors: {fast: 100ms}\n"
 
 var provoked = flag.Int("gpu.faults", 200, "faults that TestGPUFaultsNameTheirProcesses provokes, about 25 a minute")
 
-// TestGPUFaultsNameTheirProcesses has one program after the other fault on the GPU while others work on, with
-// an agent that reads ten times a second. No name may be wrong, and 95 % must be right. It needs what
-// TestGPUIncidents needs.
+// TestGPUFaultsNameTheirProcesses has one program after the other fault on the GPU while others work on, with an agent
+// that reads ten times a second. No name may be wrong, and 95 % must be right. It needs what TestGPUIncidents needs.
 func TestGPUFaultsNameTheirProcesses(t *testing.T) {
 	program := compiled(t)
 	for range 3 {

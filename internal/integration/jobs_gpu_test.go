@@ -88,9 +88,8 @@ func (tr training) reload(terms string) {
 	tr.hup()
 }
 
-// TestGPUCauses slows down a program that trains GPT-2 for one reason after the
-// other. It wants the reason told 35 s later, and none before the first fault, and
-// prints what was told first and when nothing was told any more.
+// TestGPUCauses slows down a program that trains GPT-2 for one reason after the other. It wants the reason told 35 s
+// later, and none before the first fault, and prints what was told first and when nothing was told any more.
 func TestGPUCauses(t *testing.T) {
 	tr := train(t, "changing")
 	eventually(t, "100 steps", func() bool {

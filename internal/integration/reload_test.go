@@ -136,8 +136,7 @@ func TestAgentTakesTenantFiles(t *testing.T) {
 			s["nvgpu_quota_compute_guarantee_ratio"+of("own")] == .1
 	})
 
-	// There are 100 jobs. The last ones have a session, as many as one process may
-	// have. Nothing is left of any.
+	// There are 100 jobs. The last ones have a session, as many as one process may have. Nothing is left of any.
 	var sessions []hooked
 	job := func(i int) string { return fmt.Sprint("slurm-", i) }
 	for i := range 100 {

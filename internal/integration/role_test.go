@@ -107,8 +107,7 @@ func TestStarvedBrokerIsReported(t *testing.T) {
 	})
 }
 
-// If another process of root keeps more descriptors in flight than the limit,
-// the broker still serves its clients.
+// If another process of root keeps more descriptors in flight than the limit, the broker still serves its clients.
 func TestRootInAContainerCannotStarveTheBroker(t *testing.T) {
 	t.Parallel()
 	if !mayExceed(t) {

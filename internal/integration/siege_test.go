@@ -182,8 +182,7 @@ type truth struct {
 	switching time.Duration            // total lost to switches
 	busy      map[string]time.Duration // total
 	pids      map[int]*onGPU           // present ones
-	// total waits of honest ones for a processor; under "": those of the enforcer,
-	// and the time that a hypervisor took
+	// total waits of honest ones for a processor; under "": those of the enforcer, and the time that a hypervisor took
 	waited map[string]time.Duration
 }
 
@@ -369,8 +368,7 @@ func (s *siege) loads(group string, hooked bool, options ...string) program {
 	return p
 }
 
-// wants keeps a program of the hostile tenant that wants all of the GPU: when
-// the escalation ends it, another starts.
+// wants keeps a program of the hostile tenant that wants all of the GPU: when the escalation ends it, another starts.
 func (s *siege) wants() {
 	go func() {
 		for s.Context().Err() == nil {

@@ -16,8 +16,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// A slurmd runs deploy/slurm's scripts as Slurm's daemon does, on a node7 with
-// a scontrol and a squeue of the test.
+// A slurmd runs deploy/slurm's scripts as Slurm's daemon does, on a node7 with a scontrol and a squeue of the test.
 type slurmd struct {
 	t   *testing.T
 	bin string // of scontrol, squeue and logger

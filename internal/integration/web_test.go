@@ -37,8 +37,7 @@ func TestSystemdsSocketIsServed(t *testing.T) {
 	a.endsWell()
 }
 
-// tlsFiles writes a self-signed certificate for 127.0.0.1 and its key, and
-// returns a pool with the certificate.
+// tlsFiles writes a self-signed certificate for 127.0.0.1 and its key, and returns a pool with the certificate.
 func tlsFiles(t *testing.T, dir string) *x509.CertPool {
 	t.Helper()
 	key := fixture.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)

@@ -22,8 +22,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestOnlyProcsReadsBlockingFiles looks in the source for readers of files that the kernel can have them
-// wait for.
+// TestOnlyProcsReadsBlockingFiles looks in the source for readers of files that the kernel can have them wait for.
 func TestOnlyProcsReadsBlockingFiles(t *testing.T) {
 	t.Parallel()
 	reads := regexp.MustCompile(`os\.(ReadFile|Readlink|Open|Stat)\(.*("|/)(auxv|cmdline|environ|exe|io|map_files|maps|mem|` +

@@ -31,8 +31,7 @@ func mustParse(t testing.TB, text string) Status {
 	return fixture.Value(parse([]byte(text)))(t)
 }
 
-// serve answers as many clients, and returns the address and what ends with the
-// server.
+// serve answers as many clients, and returns the address and what ends with the server.
 func serve(t *testing.T, answers ...func(net.Conn)) (string, chan struct{}) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -142,8 +141,7 @@ func TestAskBadServers(t *testing.T) {
 	}
 }
 
-// TestAskStopped: the kernel chooses a process that a signal stopped, and then
-// another one.
+// TestAskStopped: the kernel chooses a process that a signal stopped, and then another one.
 func TestAskStopped(t *testing.T) {
 	t.Parallel()
 	stopped := func(conn net.Conn) { io.Copy(io.Discard, conn) }

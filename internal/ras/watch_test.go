@@ -33,8 +33,7 @@ func (j *job) hangs() string {
 	return strings.Join(all, " ")
 }
 
-// comm returns a communicator of processes by their counts of AllReduce; below 0:
-// the process does not answer.
+// comm returns a communicator of processes by their counts of AllReduce; below 0: the process does not answer.
 func comm(id string, counts map[int]int) Communicator {
 	c := Communicator{ID: id}
 	for pid := range 100 {
@@ -114,8 +113,7 @@ func TestProgressIsNotAHang(t *testing.T) {
 	}
 }
 
-// TestStill: answers tell for how long nothing has changed; the time since the last
-// of them tells nothing.
+// TestStill: answers tell for how long nothing has changed; the time since the last of them tells nothing.
 func TestStill(t *testing.T) {
 	j := &job{}
 	for i, want := range []string{"0 0", "1 0", "1 1"} {
@@ -137,8 +135,7 @@ func TestOtherWork(t *testing.T) {
 	}
 }
 
-// TestUnnamed: text does not name the ranks of a large group. If they are behind,
-// nobody is named in their place.
+// TestUnnamed: text does not name the ranks of a large group. If they are behind, nobody is named in their place.
 func TestUnnamed(t *testing.T) {
 	unnamed := Rank{Rank: -1, Counts: map[string]uint64{"AllReduce": 2}}
 	for _, c := range []struct {

@@ -16,8 +16,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// library is a small ELF file: two functions, one of assembly without a size, a
-// variable, and a section .PyRuntime.
+// library is a small ELF file: two functions, one of assembly without a size, a variable, and a section .PyRuntime.
 func library() []byte {
 	var b bytes.Buffer
 	names := "\x00plain\x00assembly\x00_PyRuntime\x00elsewhere\x00"

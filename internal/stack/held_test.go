@@ -22,10 +22,9 @@ import (
 	"gpusteward/internal/worker"
 )
 
-// A victim has library mapped from the first file, and where that would have Python's
-// state, the second one, or memory of which it never provides a page. A broker reads the
-// processes that it is told, all at once, writes what it found and how many threads it
-// then has, and goes on. After as many answers as the first argument says, the rest is late.
+// A victim has library mapped from the first file, and where that would have Python's state, the second one, or memory
+// of which it never provides a page. A broker reads the processes that it is told, all at once, writes what it found
+// and how many threads it then has, and goes on. After as many answers as the first argument says, the rest is late.
 func init() {
 	worker.Register("victim", func(args []string) error {
 		page, at := os.Getpagesize(), uintptr(1)<<40
@@ -118,10 +117,9 @@ func TestMemoryThatIsNeverThere(t *testing.T) {
 	fixture.Equal(t, reads(), 0, "reads of FUSE beyond its first page")
 }
 
-// TestBrokerBesideTheHeld has a broker read 50 processes with a page of FUSE, ten of
-// root's whose library is on an overlay of FUSE, which the kernel does hold, and one that is
-// as it should be. All are told of, one reading is held, and the broker ends when it is
-// told to.
+// TestBrokerBesideTheHeld has a broker read 50 processes with a page of FUSE, ten of root's whose library is on an
+// overlay of FUSE, which the kernel does hold, and one that is as it should be. All are told of, one reading is held,
+// and the broker ends when it is told to.
 func TestBrokerBesideTheHeld(t *testing.T) {
 	stuck, _, letGo := fixture.Stuck(t, library())
 	overlay := t.TempDir()

@@ -24,8 +24,7 @@ func (r recording) read(t testing.TB, m memory) (all []pythonStack, bytes int, e
 	return all, maxMemory - b.left, err
 }
 
-// FuzzHostile overwrites bytes and pointers of recordings: reading always
-// ends within its bounds.
+// FuzzHostile overwrites bytes and pointers of recordings: reading always ends within its bounds.
 func FuzzHostile(f *testing.F) {
 	all := recordings(f)
 	versions := slices.Sorted(maps.Keys(all))
@@ -59,8 +58,7 @@ func FuzzHostile(f *testing.F) {
 	})
 }
 
-// layoutOf returns r's layout and the addresses of its threads and of the links
-// of each, as they are in m.
+// layoutOf returns r's layout and the addresses of its threads and of the links of each, as they are in m.
 func (r recording) layoutOf(t *testing.T, m memory) (w *interpreter, threads []uint64, links map[uint64][]link) {
 	t.Helper()
 	w, err := newInterpreter(m, r.Symbols)
@@ -74,8 +72,7 @@ func (r recording) layoutOf(t *testing.T, m memory) (w *interpreter, threads []u
 	return w, threads, links
 }
 
-// changing is the memory of a running owner: it changes after each read of a
-// place.
+// changing is the memory of a running owner: it changes after each read of a place.
 type changing struct {
 	image
 	place  uint64

@@ -107,9 +107,8 @@ func counter(b *testing.B) string {
 	return path
 }
 
-// BenchmarkTarget measures how much less a thread of that process counts in its
-// processor time while the process is read without a pause, over windows with and
-// without a reader by turns.
+// BenchmarkTarget measures how much less a thread of that process counts in its processor time while the process is
+// read without a pause, over windows with and without a reader by turns.
 func BenchmarkTarget(b *testing.B) {
 	path := counter(b)
 	pid, _ := ranks(b, strings.Split(*pythons, ",")[0], "count", path)

@@ -111,8 +111,7 @@ func held(t *testing.T, meanwhile func(dir string)) (procfs string) {
 
 const rank = "7 (rank) D 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20"
 
-// TestHang holds the list of mappings back: what was read before is returned, but not to
-// somebody who asks no more.
+// TestHang holds the list of mappings back: what was read before is returned, but not to somebody who asks no more.
 func TestHang(t *testing.T) {
 	t.Parallel()
 	for _, why := range []error{errors.New("it hangs"), context.Canceled} {

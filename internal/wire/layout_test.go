@@ -155,8 +155,7 @@ var (
 	dimension   = regexp.MustCompile(`\[.*\]`)
 )
 
-// TestHeader compiles wire.h and compares the place and size of every field,
-// and every number, with this package's.
+// TestHeader compiles wire.h and compares the place and size of every field, and every number, with this package's.
 func TestHeader(t *testing.T) {
 	t.Parallel()
 	header := fixture.Value(filepath.Abs("../../enforcer/hook/src/base/wire.h"))(t)
@@ -194,8 +193,7 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// layout adds to program code that prints the fields of the C struct, and to
-// want their expected values.
+// layout adds to program code that prints the fields of the C struct, and to want their expected values.
 func layout(t *testing.T, program, want *strings.Builder, name, body string) {
 	t.Helper()
 	mirror, known := mirrors[name]
@@ -243,8 +241,7 @@ func fill[M any](r *rand.Rand, v *M) []byte {
 	return memory
 }
 
-// checkCodec compares what Append writes with the memory of the struct, whose
-// layout is that of C, and reads it back.
+// checkCodec compares what Append writes with the memory of the struct, whose layout is that of C, and reads it back.
 func checkCodec[M any, P interface {
 	*M
 	message

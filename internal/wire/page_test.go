@@ -10,8 +10,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestPageIsTheStruct writes every field with an accessor and reads it at its
-// place in C.
+// TestPageIsTheStruct writes every field with an accessor and reads it at its place in C.
 func TestPageIsTheStruct(t *testing.T) {
 	p := Page(make([]byte, PageSize))
 	c := (*pageC)(unsafe.Pointer(&p[0]))

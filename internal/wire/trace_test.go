@@ -130,8 +130,7 @@ func TestSingleNumbersAreRead(t *testing.T) {
 	w.want(0, 1)
 }
 
-// TestLapsAreLost: what was overwritten between two readings is lost, and what a thread
-// left open long ago is not.
+// TestLapsAreLost: what was overwritten between two readings is lost, and what a thread left open long ago is not.
 func TestLapsAreLost(t *testing.T) {
 	w := newWritten(t)
 	w.take(16)

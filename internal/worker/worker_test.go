@@ -111,9 +111,8 @@ func TestAChildIsExpendable(t *testing.T) {
 	fixture.Must(t, fixture.Error(kind(1, 1).Do(ctx, Order{Args: []string{"expendable"}})))
 }
 
-// TestTheKernelHoldsChildren has children read what is never answered, until there are as
-// many as there may be. An owner holds one, whatever he orders; the others' work is done
-// meanwhile. None of the children ends by a signal.
+// TestTheKernelHoldsChildren has children read what is never answered, until there are as many as there may be. An
+// owner holds one, whatever he orders; the others' work is done meanwhile. None of the children ends by a signal.
 func TestTheKernelHoldsChildren(t *testing.T) {
 	path, stuck, letGo := fixture.Stuck(t, nil)
 	k := kind(1, 4)

@@ -66,8 +66,7 @@ func same(t *testing.T, what string, got, recorded any, distance float64) {
 	}
 }
 
-// TestCallsAsRecorded compares calls with those on a real H100, idle and under
-// a matmul.
+// TestCallsAsRecorded compares calls with those on a real H100, idle and under a matmul.
 func TestCallsAsRecorded(t *testing.T) {
 	rows := table(t, "nvml-calls-h100.tsv")
 	words := map[string]nvml.Return{"Success": nvml.SUCCESS, "Not Supported": nvml.ERROR_NOT_SUPPORTED}
@@ -94,8 +93,7 @@ func TestCallsAsRecorded(t *testing.T) {
 	}
 }
 
-// TestFieldsAsRecorded compares fields: the supported ones, their types, and
-// the values that do not depend on the past.
+// TestFieldsAsRecorded compares fields: the supported ones, their types, and the values that do not depend on the past.
 func TestFieldsAsRecorded(t *testing.T) {
 	rows := table(t, "nvml-fields-h100.tsv")
 	types := map[string]nvml.ValueType{"uint": asUint, "ulonglong": asUint64, "int": asInt, "double": asDouble}

@@ -120,8 +120,7 @@ func TestNewKeepsTheScenario(t *testing.T) {
 	fixture.Equal(t, s.Driver != "" || s.Faults[0].Count != 0, false, "New changed the scenario")
 }
 
-// TestNamedValues compares the values that a scenario can name with those that
-// the simulation knows.
+// TestNamedValues compares the values that a scenario can name with those that the simulation knows.
 func TestNamedValues(t *testing.T) {
 	severities := []string{}
 	for _, s := range aerSeverities {
@@ -149,8 +148,7 @@ func TestNamedValues(t *testing.T) {
 	}
 }
 
-// observe returns what the driver, the kernel and the broker tell of a GPU and of its host, and how long
-// that took.
+// observe returns what the driver, the kernel and the broker tell of a GPU and of its host, and how long that took.
 func observe(t *testing.T, h *Host, index int) string {
 	t.Helper()
 	began, all := time.Now(), map[string]any{}
@@ -189,9 +187,8 @@ func observe(t *testing.T, h *Host, index int) string {
 	return string(fixture.Value(json.Marshal(all))(t))
 }
 
-// TestEveryKind strikes one of two equal hosts with each fault of the scenario faults, which has every kind:
-// it tells something else than the other. After the end of the fault it differs from a host on which the
-// fault lasts.
+// TestEveryKind strikes one of two equal hosts with each fault of the scenario faults, which has every kind: it tells
+// something else than the other. After the end of the fault it differs from a host on which the fault lasts.
 func TestEveryKind(t *testing.T) {
 	t.Parallel()
 	all, seen := embedded(t, "faults"), map[string]bool{}
@@ -249,8 +246,7 @@ func jobsOf(h *Host, workload string) (e *wire.EnforcerStats, jobs []wire.JobSta
 	return s.Enforcer, jobs
 }
 
-// TestScenariosEscalate checks that scenarios show levels, and that mixed shows none of three audits that
-// would alert.
+// TestScenariosEscalate checks that scenarios show levels, and that mixed shows none of three audits that would alert.
 func TestScenariosEscalate(t *testing.T) {
 	for name, want := range map[string]string{"mixed": "[] [warn] [observe]",
 		"workloads": "[throttle throttle] [warn warn] [observe observe throttle]"} {
@@ -271,9 +267,8 @@ func TestScenariosEscalate(t *testing.T) {
 	}
 }
 
-// TestDemoShowsTrouble follows the jobs of the demo for as long as a newcomer
-// looks: one is well, one is slow, one has a straggler, and one hangs and gets
-// on.
+// TestDemoShowsTrouble follows the jobs of the demo for as long as a newcomer looks: one is well, one is slow, one has
+// a straggler, and one hangs and gets on.
 func TestDemoShowsTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := begin(t, embedded(t, "demo"), Options{Seed: 1})

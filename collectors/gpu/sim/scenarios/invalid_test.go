@@ -12,8 +12,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestInvalid decodes and expands testdata/invalid: the first line of each file
-// is part of the expected error.
+// TestInvalid decodes and expands testdata/invalid: the first line of each file is part of the expected error.
 func TestInvalid(t *testing.T) {
 	files, err := filepath.Glob("testdata/invalid/*.yml")
 	fixture.Need(t, err != nil || len(files) < 30, false, "%d files, %v", len(files), err)
