@@ -65,6 +65,11 @@ func TestAFaultIsExplained(t *testing.T) {
 			"0x0000000a, intr 00000000. MMU Fault: ENGINE GRAPHICS faulted @ %#x_%08x. Fault is of type FAULT_PDE", pid,
 			address>>32, address&(1<<32-1))}
 		var r crash.Record
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("%s, pid %d: %+v\n%+v", c.how, pid, g.it.Crashes(0), r)
+			}
+		})
 		poll(t, time.Minute, c.how+": it is not explained", func() bool {
 			all := g.it.Crashes(0)
 			i := slices.IndexFunc(all, func(h crash.Head) bool { return h.PID == pid && strings.Contains(h.Says, "XID") })

@@ -63,7 +63,7 @@ func (e *Enforcer) Profile(ctx context.Context, uid uint32, pid int, workload st
 		return profile.Profile{}, fmt.Errorf("%s has %d processes under the hook: name one of them by its PID: %s", workload, len(own),
 			strings.Join(pids[:min(len(pids), maxPIDs)], ", "))
 	}
-	p, err := e.profiles.Profile(ctx, own[0].PID, d, spans)
+	p, err := e.profiles.Profile(ctx, uid, own[0].PID, d, spans)
 	p.Tenant, p.Workload = own[0].Tenant, e.workload(own[0].PID)
 	if one, failed := e.Host.Process(own[0].PID); failed == nil {
 		p.Comm = one.Comm

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"gpusteward/enforcer/profile"
 	"gpusteward/exporter"
@@ -21,7 +22,11 @@ func TestALiveProgramIsProfiled(t *testing.T) {
 	ask := func(pid int, rest string) ([]byte, error) {
 		return exporter.AskCrashes(t.Context(), filepath.Join(a.dir, "run"), fmt.Sprintf("/profile?pid=%d&%s", pid, rest))
 	}
-	_, err := ask(1, "seconds=1")
+	var err error
+	poll(t, time.Minute, "it does not answer", func() bool {
+		_, err = ask(1, "seconds=1")
+		return err != nil && !strings.Contains(err.Error(), "crash.sock")
+	})
 	fixture.Fails(t, err, "no such program of yours is under the hook", "a profile of no session")
 	for _, seconds := range []string{"", "0.9", "61", "NaN"} {
 		_, err = ask(1, "seconds="+seconds)

@@ -47,11 +47,17 @@ func (r *recorder) env() []string {
 // whose traces look gets, and returns its socket.
 func observeWith(t *testing.T, look func(broker.Traced)) (socket string) {
 	t.Helper()
+	var b *broker.Broker
+	return observedBy(t, &b, look)
+}
+
+// observedBy is observeWith, and tells the broker.
+func observedBy(t *testing.T, b **broker.Broker, look func(broker.Traced)) (socket string) {
+	t.Helper()
 	free := broker.Quota{Quota: quota.Quota{Limit: 1}, Weight: 1}
 	socket = filepath.Join(fixture.ShortDir(t), "s")
-	b, err := broker.New(broker.Options{Socket: socket, Policy: book{{"", free}, {"observed", free}}, Observe: look})
-	fixture.Must(t, err)
-	fixture.Running(t, b.Run)
+	*b = fixture.Value(broker.New(broker.Options{Socket: socket, Policy: book{{"", free}, {"observed", free}}, Observe: look}))(t)
+	fixture.Running(t, (*b).Run)
 	return socket
 }
 

@@ -17,12 +17,13 @@ import (
 // Bounds of a recorder.
 const (
 	every        = 2 * time.Millisecond // from one timed launch to the next, about
-	mostAtOnce   = 4                    // profiles
+	mostAtOnce   = 4                    // profiles,
+	mostOfUser   = 2                    // and of one user but root
 	mostSessions = 16                   // of one process
 	mostKernels  = 4096                 // of one process that are told apart
 	mostNames    = 256                  // kernels that are named at one look
 	mostSamples  = 1024                 // of one kernel that are kept for its P99
-	mostSpans    = 50_000               // the first ones
+	mostSpans    = 20_000               // the first ones
 )
 
 // Longest is the longest profile.
@@ -30,7 +31,7 @@ const Longest = time.Minute
 
 // Why there is no profile.
 var (
-	ErrTooMany = fmt.Errorf("%d profiles run already: try again later", mostAtOnce)
+	ErrTooMany = fmt.Errorf("%d profiles run already, or %d of yours: try again later", mostAtOnce, mostOfUser)
 	ErrRuns    = errors.New("a profile of this process runs already: try again later")
 )
 
@@ -46,13 +47,16 @@ type Recorder struct {
 
 // A run is the making of one profile.
 type run struct {
-	began    int64 // CLOCK_MONOTONIC, ns
+	uid      uint32        // of the user who asked
+	ended    chan struct{} // is closed when the process has ended
+	began    int64         // CLOCK_MONOTONIC, ns
 	sessions map[uint64]*session
 	tallies  map[kernel]*tally
 	spans    bool // are wanted:
 	all      []Span
 	launches uint64
 	lost     uint64
+	once     sync.Once
 }
 
 // A kernel is what was launched. The same function has different names in different processes, and GPUs differ by session.
@@ -76,6 +80,7 @@ type tally struct {
 // A session is one of the process's.
 type session struct {
 	reader wire.TraceReader
+	ended  bool
 	timed  map[uint16]wire.Event // by thread: what it notes next is how long that took
 	since  map[uint16]wire.Event // what a thread waits for
 }
@@ -87,16 +92,18 @@ func (r *Recorder) now() int64 {
 	return wire.Monotonic()
 }
 
-// Profile observes a process with sessions for some time. If ctx ends before, it returns what it has.
-func (r *Recorder) Profile(ctx context.Context, pid int, d time.Duration, spans bool) (Profile, error) {
+// Profile observes a process with sessions for some time, for a user. If the process or ctx ends before, it returns what
+// it has.
+func (r *Recorder) Profile(ctx context.Context, uid uint32, pid int, d time.Duration, spans bool) (Profile, error) {
 	began := time.Now()
-	one := &run{began: r.now(), sessions: map[uint64]*session{}, tallies: map[kernel]*tally{}, spans: spans}
+	one := &run{uid: uid, ended: make(chan struct{}), began: r.now(), sessions: map[uint64]*session{}, tallies: map[kernel]*tally{}, spans: spans}
 	if err := r.begin(pid, one); err != nil {
 		return Profile{}, err
 	}
 	r.Time(pid, every)
 	select {
 	case <-ctx.Done():
+	case <-one.ended:
 	case <-time.After(d):
 	}
 	r.Time(pid, 0)
@@ -113,10 +120,16 @@ func (r *Recorder) Profile(ctx context.Context, pid int, d time.Duration, spans 
 func (r *Recorder) begin(pid int, one *run) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	own := 0
+	for _, other := range r.runs {
+		if other.uid == one.uid && one.uid != 0 {
+			own++
+		}
+	}
 	switch {
 	case r.runs[pid] != nil:
 		return ErrRuns
-	case len(r.runs) >= mostAtOnce:
+	case len(r.runs) >= mostAtOnce, own >= mostOfUser:
 		return ErrTooMany
 	}
 	if r.runs == nil {
@@ -156,6 +169,15 @@ func (r *Recorder) Observe(t broker.Traced) {
 		if e.At >= one.began {
 			one.take(s, t, e, &named)
 		}
+	}
+	if t.Ends && !s.ended {
+		s.ended = true
+		for _, other := range one.sessions {
+			if !other.ended {
+				return
+			}
+		}
+		one.once.Do(func() { close(one.ended) })
 	}
 }
 

@@ -2,6 +2,7 @@ package profile
 
 import (
 	"context"
+	"encoding/binary"
 	"math"
 	"testing"
 	"time"
@@ -58,13 +59,32 @@ func TestProfilesAreBounded(t *testing.T) {
 	r := Recorder{Time: func(int, time.Duration) {}, Look: func() {}, runs: map[int]*run{1: {}, 2: {}, 3: {}}}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := r.Profile(ended, 1, time.Hour, false)
+	_, err := r.Profile(ended, 7, 1, time.Hour, false)
 	fixture.Equal(t, err, ErrRuns, "another one of the same process")
 	var asked []time.Duration
 	r.Time = func(_ int, every time.Duration) { asked = append(asked, every) }
-	p := fixture.Value(r.Profile(ended, 4, time.Hour, false))(t)
+	p := fixture.Value(r.Profile(ended, 7, 4, time.Hour, false))(t)
 	fixture.If(t, p.PID != 4 || len(asked) != 2 || asked[0] != every || asked[1] != 0 || len(r.runs) != 3, "%+v, %v", p, asked)
 	r.runs[5] = &run{}
-	_, err = r.Profile(ended, 4, time.Hour, false)
+	_, err = r.Profile(ended, 7, 4, time.Hour, false)
 	fixture.Equal(t, err, ErrTooMany, "one more than may run")
+	r.runs = map[int]*run{1: {uid: 7}, 2: {uid: 7}}
+	_, err = r.Profile(ended, 7, 4, time.Hour, false)
+	fixture.Equal(t, err, ErrTooMany, "one more than a user may have")
+	_ = fixture.Value(r.Profile(ended, 8, 4, time.Hour, false))(t)
+	r.Time = func(_ int, every time.Duration) {
+		r.Observe(broker.Traced{Session: 1, PID: 6, Trace: timedTrace(), Ends: every > 0})
+	}
+	p = fixture.Value(r.Profile(t.Context(), 8, 6, time.Hour, false))(t) // until the process ends
+	fixture.AtMost(t, p.Seconds, 60, "seconds")
+}
+
+// timedTrace returns an empty trace whose clock is known.
+func timedTrace() wire.Trace {
+	trace := make(wire.Trace, wire.TraceSize)
+	binary.NativeEndian.PutUint32(trace[64:], 2)
+	for i, v := range []int64{1e9, 1e9, 2e9, 2e9} {
+		binary.NativeEndian.PutUint64(trace[72+8*i:], uint64(v))
+	}
+	return trace
 }

@@ -23,10 +23,14 @@ const answerTime = 10 * time.Second
 
 // userReads answers what a user may read of his own programs.
 func userReads(e *enforcer.Enforcer) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle(profilePath, profileReads(e.Profile))
-	mux.Handle("/", crashReads(e))
-	return mux
+	profiles, crashes := profileReads(e.Profile), crashReads(e)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == profilePath {
+			profiles.ServeHTTP(w, r)
+		} else {
+			crashes.ServeHTTP(w, r)
+		}
+	})
 }
 
 // A profiler makes a profile: see Enforcer.Profile.

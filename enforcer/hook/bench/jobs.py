@@ -5,7 +5,8 @@ of its steps ended.
 
 FILE gets one JSON object: kind, pid, rank, and ends, the CLOCK_MONOTONIC
 nanoseconds at which each step ended, as a timer in the loop sees it. It is empty
-for a kind that has no steps. Kinds of several ranks start one process for each
+for a kind that has no steps. GS_PROFILED names a file for what torch.profiler sees from
+the middle of the run on, for a quarter of its time: one JSON object, us by kernel. Kinds of several ranks start one process for each
 GPU; each writes FILE.RANK.
 """
 
@@ -26,9 +27,29 @@ class Loop:
 
     def __init__(self, seconds):
         self.seconds, self.ends, self.began, self.until = seconds, [], None, None
+        self.profiler, self.profiled = None, os.environ.get("GS_PROFILED")
+
+    def profile(self, part):
+        import torch
+
+        if self.profiler is None and part >= 0.5:
+            self.profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            self.profiler.start()
+        elif part >= 0.75:
+            torch.cuda.synchronize()
+            self.profiler.stop()
+            times = {}
+            for e in self.profiler.events():
+                if not e.name.startswith(("Memcpy", "Memset")):
+                    times[e.name] = times.get(e.name, 0) + e.device_time_total
+            with open(self.profiled, "w") as out:
+                json.dump(times, out)
+            self.profiled = None
 
     def goes_on(self):
         now = time.monotonic_ns()
+        if self.profiled and self.began is not None and now - self.began >= self.seconds / 2 * 1e9:
+            self.profile((now - self.began) / 1e9 / self.seconds)
         if self.began is None:
             self.began, self.until = now, now + int(self.seconds * 1e9)
         else:
