@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -47,6 +49,49 @@ func AskCrashes(ctx context.Context, runtimeDir, path string) ([]byte, error) {
 	return get(ctx, overSocket(filepath.Join(runtimeDir, CrashSocket)), "http://agent"+path)
 }
 
+// ProfilePath is the path of profiles at the enforcer's socket for crashes. A GET has the arguments pid or workload,
+// seconds, and spans, which is 1 or 0.
+const ProfilePath = "/profile"
+
+// maxProfile bounds a profile with its spans, in bytes.
+const maxProfile = 256 << 20
+
+// profilePatience is the time that the enforcer has to answer once a profile has ended.
+const profilePatience = 15 * time.Second
+
+// A ProfileRequest selects a program: by its PID or, if that is 0, by its workload.
+type ProfileRequest struct {
+	PID      int
+	Workload string
+	Seconds  int
+	Spans    bool
+}
+
+// AskProfile returns a profile as JSON, once the enforcer has observed the program.
+func AskProfile(ctx context.Context, runtimeDir string, p ProfileRequest) ([]byte, error) {
+	arguments := url.Values{"seconds": {strconv.Itoa(p.Seconds)}, "spans": {"0"}}
+	if p.Spans {
+		arguments.Set("spans", "1")
+	}
+	if p.PID != 0 {
+		arguments.Set("pid", strconv.Itoa(p.PID))
+	} else {
+		arguments.Set("workload", p.Workload)
+	}
+	wait := time.Duration(p.Seconds)*time.Second + profilePatience
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	text, err := getAtMost(ctx, overSocket(filepath.Join(runtimeDir, CrashSocket)),
+		"http://agent"+ProfilePath+"?"+arguments.Encode(), maxProfile)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, fmt.Errorf("the enforcer does not answer within %v: %w", wait, err)
+	case len(text) == maxProfile:
+		return nil, fmt.Errorf("the answer has more than %d MiB: take fewer --seconds", maxProfile>>20)
+	}
+	return text, err
+}
+
 // whole returns an error if the URL of a server has no scheme.
 func whole(url string) error {
 	if !strings.Contains(url, "://") {
@@ -58,6 +103,11 @@ func whole(url string) error {
 func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	return getAtMost(ctx, client, url, maxAnswer)
+}
+
+// getAtMost returns the answer to a GET, cut short after so many bytes.
+func getAtMost(ctx context.Context, client *http.Client, url string, most int64) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -67,8 +117,7 @@ func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 		return nil, remedied(err)
 	}
 	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
-	said := printable(string(bytes.TrimSpace(text)))
+	text, err := io.ReadAll(io.LimitReader(answer.Body, most))
 	switch answer.StatusCode {
 	case http.StatusOK:
 		return text, err
@@ -76,6 +125,7 @@ func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 		return nil, fmt.Errorf("%w by %s, which requires authentication: as root the command uses the control socket "+
 			"instead; otherwise %s", errRefused, r.URL.Redacted(), authenticate)
 	}
+	said := printable(string(bytes.TrimSpace(text)))
 	return nil, remedied(fmt.Errorf("%w by %s: %s: %.200s", errRefused, r.URL.Redacted(), printable(answer.Status), said))
 }
 

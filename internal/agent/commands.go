@@ -163,6 +163,8 @@ func newCommandLine(root string, stdout, stderr io.Writer) *commandLine {
 	}
 	crashing, crashed := crashCommand(c.Application)
 	c.on(crashing, func(ctx context.Context) error { return crashed.run(ctx, c.f.runtimeDir, stdout) })
+	profiling, profiled := profileCommand(c.Application, &c.f)
+	c.on(profiling, func(ctx context.Context) error { return profiled.run(ctx, c.f.runtimeDir, stdout) })
 	execution, program := execCommand(c.Application)
 	c.exits(execution, func(context.Context) int { return execute(*program, c.f, stderr) })
 	installation, installed := installCommand(c.Application)
