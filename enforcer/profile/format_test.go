@@ -3,9 +3,8 @@ package profile
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -86,9 +85,8 @@ GPU-a (2) X kernel overlapping 700000 100000
 GPU-a X kernel later 800000 100000
 `, "events")
 	fixture.Contains(t, b.String(), `"args":{"gpu":"GPU-a","name":"`+add+`"}`, "the mangled name")
-	full, to := io.Pipe()
-	full.CloseWithError(errors.New("no space"))
-	for _, err := range []error{p.Table(to), p.Pprof(to), p.Trace(to)} {
+	full := fixture.Value(os.OpenFile("/dev/full", os.O_WRONLY, 0))(t)
+	for _, err := range []error{p.Table(full), p.Pprof(full), p.Trace(full)} {
 		fixture.Fails(t, err, "no space", "on a full disk")
 	}
 }
