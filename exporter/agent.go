@@ -53,9 +53,6 @@ func AskCrashes(ctx context.Context, runtimeDir, path string) ([]byte, error) {
 // seconds, and spans, which is 1 or 0.
 const ProfilePath = "/profile"
 
-// maxProfile bounds a profile with its spans, in bytes.
-const maxProfile = 256 << 20
-
 // profilePatience is the time that the enforcer has to answer once a profile has ended.
 const profilePatience = 15 * time.Second
 
@@ -81,13 +78,13 @@ func AskProfile(ctx context.Context, runtimeDir string, p ProfileRequest) ([]byt
 	wait := time.Duration(p.Seconds)*time.Second + profilePatience
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	text, err := getAtMost(ctx, overSocket(filepath.Join(runtimeDir, CrashSocket)),
-		"http://agent"+ProfilePath+"?"+arguments.Encode(), maxProfile)
+	text, err := getPatiently(ctx, overSocket(filepath.Join(runtimeDir, CrashSocket)),
+		"http://agent"+ProfilePath+"?"+arguments.Encode())
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, fmt.Errorf("the enforcer does not answer within %v: %w", wait, err)
-	case len(text) == maxProfile:
-		return nil, fmt.Errorf("the answer has more than %d MiB: take fewer --seconds", maxProfile>>20)
+	case len(text) == maxAnswer:
+		return nil, fmt.Errorf("the answer has more than %d MiB: take fewer --seconds", maxAnswer>>20)
 	}
 	return text, err
 }
@@ -103,11 +100,11 @@ func whole(url string) error {
 func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return getAtMost(ctx, client, url, maxAnswer)
+	return getPatiently(ctx, client, url)
 }
 
-// getAtMost returns the answer to a GET, cut short after so many bytes.
-func getAtMost(ctx context.Context, client *http.Client, url string, most int64) ([]byte, error) {
+// getPatiently is get without a limit of its own to the time.
+func getPatiently(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -117,7 +114,7 @@ func getAtMost(ctx context.Context, client *http.Client, url string, most int64)
 		return nil, remedied(err)
 	}
 	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, most))
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
 	switch answer.StatusCode {
 	case http.StatusOK:
 		return text, err
