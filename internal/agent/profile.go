@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 
@@ -43,7 +44,7 @@ func profileCommand(app *kingpin.Application, f *flags) (*kingpin.CmdClause, *pr
 }
 
 // mostSeconds bounds the time for which a program is observed.
-const mostSeconds = 60
+const mostSeconds = int(profile.Longest / time.Second)
 
 // profileSeconds is the value of --seconds.
 type profileSeconds int
