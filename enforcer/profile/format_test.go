@@ -63,7 +63,7 @@ func TestPprof(t *testing.T) {
 func TestTrace(t *testing.T) {
 	p := constructed()
 	p.Spans = []Span{{SpanLaunch, add, 0.5, 0, 3, "GPU-a"}, {SpanKernel, add, 0.5, 0.25, 0, "GPU-a"},
-		{SpanBusy, "", 0.5, 0.5, 0, "GPU-a"}, {SpanWait, "", 0.6, 0.0015, 3, ""},
+		{SpanBusy, "", -0.1, 0.5, 0, "GPU-a"}, {SpanBusy, "", 0.3, 0.2, 0, "GPU-a"}, {SpanWait, "", 0.6, 0.0015, 3, ""},
 		{SpanKernel, "overlapping", 0.7, 0.1, 0, "GPU-a"}, {SpanKernel, "later", 0.8, 0.1, 0, "GPU-a"}}
 	var b bytes.Buffer
 	fixture.Must(t, p.Trace(&b))
@@ -77,7 +77,8 @@ func TestTrace(t *testing.T) {
 			all += fmt.Sprintln(e.PID, tracks[0], tracks[e.TID], e.Phase+e.Scope, e.Category, e.Name, e.At, e.Duration)
 		}
 	}
-	fixture.Equal(t, strings.ReplaceAll(all, "4711 python3 ", ""), `GPU-a X busy busy 500000 500000
+	fixture.Equal(t, strings.ReplaceAll(all, "4711 python3 ", ""), `GPU-a busy X busy busy 0 400000
+GPU-a busy X busy busy 400000 100000
 GPU-a X kernel at::add<4> 500000 250000
 thread 3 it launch at::add<4> 500000 0
 thread 3 X wait wait 600000 1500

@@ -25,14 +25,15 @@ type event struct {
 	Args     map[string]any `json:"args,omitempty"`
 }
 
-// Trace writes the spans as JSON for Chrome and Perfetto: a track for each thread and for each GPU.
+// Trace writes the spans as JSON for Chrome and Perfetto: a track for each thread, and for the kernels and the busy time
+// of each GPU.
 func (p *Profile) Trace(w io.Writer) error {
 	head, err := json.Marshal(map[string]any{"pid": p.PID, "workload": p.Workload, "tenant": p.Tenant,
 		"began": p.Began.Format(time.RFC3339Nano), "seconds": p.Seconds, "launches": p.Launches, "lost_events": p.Lost})
 	if err != nil {
 		return err
 	}
-	t := tracer{to: bufio.NewWriter(w), pid: p.PID, lanes: map[track][]*lane{}}
+	t := tracer{to: bufio.NewWriter(w), pid: p.PID, lanes: map[track][]*lane{}, busy: map[string]int64{}}
 	fmt.Fprintf(t.to, "{\"displayTimeUnit\":\"ns\",\"otherData\":%s,\"traceEvents\":[\n", head)
 	t.write(event{Phase: "M", Name: "process_name", Args: map[string]any{"name": cmp.Or(p.Comm, "unknown")}})
 	spans := slices.Clone(p.Spans)
@@ -54,7 +55,8 @@ type tracer struct {
 	began bool // an event was written
 	err   error
 	lanes map[track][]*lane
-	more  int // lanes beyond the first of a thread
+	more  int              // lanes beyond the first of a thread
+	busy  map[string]int64 // ns, by GPU: the end of its last busy time
 }
 
 func (t *tracer) write(e event) {
@@ -70,8 +72,19 @@ func (t *tracer) write(e event) {
 
 // span writes a span. Spans come by their start.
 func (t *tracer) span(s Span) {
-	start := nanoseconds(s.Start)
+	on := track{thread: s.Thread}
+	if s.Kind == SpanKernel || s.Kind == SpanBusy {
+		on = track{gpu: cmp.Or(s.GPU, "unknown GPU"), busy: s.Kind == SpanBusy}
+	}
+	start := max(0, nanoseconds(s.Start))
 	end := max(start, nanoseconds(s.Start+s.Seconds))
+	if on.busy { // it was added up over a time that is not exactly known
+		start = max(start, t.busy[on.gpu])
+		if end <= start {
+			return
+		}
+		t.busy[on.gpu] = end
+	}
 	e := event{Phase: "X", Name: symbol.Long(cmp.Or(s.Name, s.Kind)), Category: s.Kind, At: micro(start),
 		Duration: micro(end - start), Args: map[string]any{}}
 	if e.Name != s.Name && s.Name != "" {
@@ -79,10 +92,6 @@ func (t *tracer) span(s Span) {
 	}
 	if s.GPU != "" {
 		e.Args["gpu"] = s.GPU
-	}
-	on := track{thread: s.Thread}
-	if s.Kind == SpanKernel || s.Kind == SpanBusy {
-		on = track{gpu: cmp.Or(s.GPU, "unknown GPU")}
 	}
 	if end == start { // it has a place on the track whatever else is there
 		e.Phase, e.Scope = "i", "t"
@@ -112,6 +121,9 @@ func (t *tracer) lane(on track) *lane {
 	if on.gpu != "" {
 		name, place = on.gpu, 0
 	}
+	if on.busy {
+		name += " busy"
+	}
 	if on.gpu != "" || n > 0 {
 		t.more++
 		tid = 1<<16 + t.more
@@ -129,10 +141,11 @@ func (t *tracer) lane(on track) *lane {
 // firstThread is the place of the first thread: GPUs stand above threads.
 const firstThread = 1
 
-// A track has the spans of a thread, or of a GPU.
+// A track has the spans of a thread, or the kernels or the busy time of a GPU.
 type track struct {
 	thread uint16
 	gpu    string // empty: of the thread
+	busy   bool
 }
 
 // A lane is a row of a track. Its spans contain each other or do not touch, as the format requires.
