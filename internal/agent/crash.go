@@ -83,7 +83,7 @@ func crashReads(e *enforcer.Enforcer) http.Handler {
 		name, one := strings.CutPrefix(r.URL.Path, crashPath+"/")
 		id, err := strconv.Atoi(name)
 		if !known || !one && r.URL.Path != crashPath || one && err != nil {
-			http.Error(w, "this socket has "+crashPath+", "+crashPath+"/ID and "+profilePath, http.StatusNotFound)
+			http.Error(w, "this socket has "+crashPath+", "+crashPath+"/ID and "+exporter.ProfilePath, http.StatusNotFound)
 			return
 		}
 		text, found := []byte(nil), true

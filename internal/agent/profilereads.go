@@ -15,9 +15,6 @@ import (
 	"gpusteward/exporter"
 )
 
-// profilePath is the path of profiles at the enforcer's socket for crashes.
-const profilePath = "/profile"
-
 // answerTime is how long an answer may take beyond the profile.
 const answerTime = 10 * time.Second
 
@@ -25,7 +22,7 @@ const answerTime = 10 * time.Second
 func userReads(e *enforcer.Enforcer) http.Handler {
 	profiles, crashes := profileReads(e.Profile), crashReads(e)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == profilePath {
+		if r.URL.Path == exporter.ProfilePath {
 			profiles.ServeHTTP(w, r)
 		} else {
 			crashes.ServeHTTP(w, r)
