@@ -45,6 +45,7 @@ func TestAFaultIsExplained(t *testing.T) {
 		{"wild", "is in no allocation of this program", false},
 		{"beyond", "is 512 bytes beyond the end of an allocation of 4 MiB, made ", true},
 	} {
+		poll(t, time.Minute, "the last one's session does not end", func() bool { return g.it.Stats().Sessions["active"] == 0 })
 		w := g.job("doomed", true, "--seconds=600", "--kernel-us=100", "--sync-every=1", "--fault="+c.how,
 			"--fault-hold="+map[bool]string{true: "1", false: "0"}[c.held])
 		poll(t, time.Minute, "it has no session", func() bool { return g.it.Stats().Sessions["active"] == 1 })
