@@ -102,11 +102,11 @@ const (
 const (
 	serveEvery = 10 * time.Second // from one look at a server to the next (TestStuckServers)
 	unreadFor  = 30 * time.Second // in which input waits and the server does nothing (TestStuckServers)
-	mostUnread = 10 * time.Minute // with the longest time that it did so before it went on (no test)
+	mostUnread = 10 * time.Minute // with the longest time that it did so before it went on (TestWhatAServerStillDoes)
 	someCPU    = 20               // hundredths of a second of processors in each second, which count as doing something (TestHealthyServers)
 	muchCPU    = 80               // likewise, of an API with them (TestStuckServers)
-	someMoved  = 1 << 20          // bytes read and written in each second, which do (no test)
-	someGPU    = 0.05             // seconds of a GPU between two looks, which do (no test)
+	someMoved  = 1 << 20          // bytes read and written in each second, which do (TestWhatAServerStillDoes)
+	someGPU    = 0.05             // seconds of a GPU between two looks, which do (TestWhatAServerStillDoes)
 	answers    = 2000             // ms in which an API that needs no engine answers (no test)
 )
 

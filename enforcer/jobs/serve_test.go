@@ -49,6 +49,7 @@ type shop struct {
 	stands, kernel    bool    // the engine does nothing; waits for its GPU
 	taken             int     // requests that are read, while it does nothing
 	api, work, disk   int     // hundredths of a second, and of the engine, and bytes that it moves, in each second
+	gpu               float64 // seconds of the GPU in each second, besides
 	start             int     // of the API
 	told              string  // reason of a hang
 }
@@ -121,7 +122,7 @@ func (w *shop) second() {
 			r.note(w.at, wire.EventBusy, 900e3)
 		}
 	} else {
-		w.used += 0.5 * float64(truth(busy > 0 || w.kernel))
+		w.used += 0.5*float64(truth(busy > 0 || w.kernel)) + w.gpu
 		w.Observer.See([]GPUProcess{{PID: 1000, GPU: "GPU-0", Tenant: "default", Workload: "job", Used: w.used,
 			Sampled: time.Unix(0, w.at)}})
 	}
@@ -226,6 +227,39 @@ func TestStuckServers(t *testing.T) {
 	}
 	t.Logf("%d of %d servers are told within 60 s", within, *serverStuck)
 	fixture.AtLeast(t, within, *serverStuck*95/100, "servers told in time of %d:", *serverStuck)
+}
+
+// TestWhatAServerStillDoes: a little disk or GPU is no work, and after a pause of an hour another one is told after ten
+// minutes.
+func TestWhatAServerStillDoes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		style, disk int
+		gpu         float64
+		told        string
+	}{{1, 1_258_000, 0, ""}, {1, 838_000, 0, "unread"}, {3, 0, 0.006, ""}, {3, 0, 0.004, "unread"}} {
+		w := newShop(t, 5, trades[c.style])
+		w.serves(100)
+		w.stands, w.disk, w.gpu = true, c.disk, c.gpu
+		w.serves(120)
+		fixture.Equal(t, w.told, c.told, "%+v: it is told as", c)
+	}
+	w := newShop(t, 6, trades[1])
+	w.serves(100)
+	w.stands = true
+	for range 3600 {
+		w.second()
+	}
+	w.stands = false
+	w.second()
+	for w.told != "" {
+		w.second()
+	}
+	w.serves(100)
+	w.stands = true
+	fixture.Equal(t, w.serves(300), 300, "seconds without a word in another pause")
+	w.serves(400)
+	fixture.Equal(t, w.told, "unread", "after ten minutes of it is told")
 }
 
 // TestPausesOfServersAreUsual lets a server pause for longer once it has paused, and gone on.
