@@ -503,9 +503,9 @@ static unsigned timed(struct gs_trace *t, const void *what, uint32_t took)
 /* Of launches at an open gate, in a turn and on credit, the one with the ticket is between two markers. */
 static void a_launch_with_the_ticket_is_timed(void)
 {
-	struct gs_trace *t = calloc(1, sizeof *t);
+	static struct gs_trace traces[2];
 
-	gs_trace_begin(t);
+	gs_trace_begin(&traces[0]);
 	fake_elapsed_ms = 5;
 	fake_instant = true;
 	atomic_fetch_add(&gs_captures, 1); /* the helper records no markers of its own */
@@ -517,12 +517,12 @@ static void a_launch_with_the_ticket_is_timed(void)
 	launch_many(10, 2, NULL);
 	CHECK(fake[10].records == 2 && !gs_tickets);
 	fake_reap();
-	CHECK(timed(t, &fake_page, 500000) == 1);
-	gs_trace_begin(t = calloc(1, sizeof *t));
+	CHECK(timed(&traces[0], &fake_page, 500000) == 1);
+	gs_trace_begin(&traces[1]);
 	gs_tickets = 1;
 	launch_many(10, 1, (void *)0x1000);
 	fake_reap();
-	CHECK(timed(t, (void *)0x1000, 500000) == 1);
+	CHECK(timed(&traces[1], (void *)0x1000, 500000) == 1);
 	fake_mode(0, GS_RUN, 1, 0);
 	launch_many(10, 2, NULL);
 	set_cost(10, 1000);
