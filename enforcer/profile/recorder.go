@@ -144,7 +144,7 @@ func (r *Recorder) Observe(t broker.Traced) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	one := r.runs[t.PID]
-	if one == nil {
+	if one == nil || one.uid != 0 && t.UID != one.uid { // another process may have the PID by now, or had it before
 		return
 	}
 	c, ok := t.Trace.Clock()

@@ -73,10 +73,29 @@ func TestProfilesAreBounded(t *testing.T) {
 	fixture.Equal(t, err, ErrTooMany, "one more than a user may have")
 	_ = fixture.Value(r.Profile(ended, 8, 4, time.Hour, false))(t)
 	r.Time = func(_ int, every time.Duration) {
-		r.Observe(broker.Traced{Session: 1, PID: 6, Trace: timedTrace(), Ends: every > 0})
+		r.Observe(broker.Traced{Session: 1, PID: 6, UID: 8, Trace: timedTrace(), Ends: every > 0})
 	}
 	p = fixture.Value(r.Profile(t.Context(), 8, 6, time.Hour, false))(t) // until the process ends
 	fixture.AtMost(t, p.Seconds, 60, "seconds")
+}
+
+// TestAPIDOfAnother: a process that broke its clock is not seen to end, and its PID may become another user's.
+func TestAPIDOfAnother(t *testing.T) {
+	trace := timedTrace()
+	r := Recorder{Look: func() {}, Now: func() int64 { return 2e9 }}
+	for uid, want := range map[uint32]uint64{7: 0, 8: 1, 0: 1} { // the one who asked
+		ended, cancel := context.WithCancel(t.Context())
+		r.Time = func(_ int, every time.Duration) {
+			r.Observe(broker.Traced{Session: 1, PID: 6, UID: uid, Trace: make(wire.Trace, wire.TraceSize), Ends: every > 0})
+			binary.NativeEndian.PutUint64(trace, 16)
+			binary.NativeEndian.PutUint64(trace[len(trace)-wire.EventsKept*16:], 2e9)
+			trace[len(trace)-wire.EventsKept*16+12] = byte(wire.EventLaunch)
+			r.Observe(broker.Traced{Session: 2, PID: 6, UID: 8, Trace: trace})
+			cancel()
+		}
+		p := fixture.Value(r.Profile(ended, uid, 6, time.Hour, false))(t)
+		fixture.Equal(t, p.Launches, want, "launches of user 8 that user %d is told:", uid)
+	}
 }
 
 // timedTrace returns an empty trace whose clock is known.
