@@ -72,17 +72,21 @@ func (c Crash) Allocations() (all []Allocation) {
 
 // Kernel returns the name of the kernel whose launch at a time (CLOCK_MONOTONIC, ns) had an
 // id, as the compiler wrote it and printable; empty: it is not known.
-func (c Crash) Kernel(id uint32, at int64) (name string) {
+func (c Crash) Kernel(id uint32, at int64) string {
+	of := uint32(0)
 	for place := crashKernels; place < min(len(c), crashNames); place += kernelSize {
 		text := c.load32(place + 12)
 		if text == 0 || text > nameBytes {
 			break
 		}
-		if c.load32(place+8) == id && (name == "" || int64(c.load64(place)) <= at) {
-			name = c.name(int(text - 1))
+		if c.load32(place+8) == id && (of == 0 || int64(c.load64(place)) <= at) {
+			of = text
 		}
 	}
-	return name
+	if of == 0 {
+		return ""
+	}
+	return c.name(int(of - 1)) // one, however many places a process fills with the id
 }
 
 // name returns the name at a place: the process may change it meanwhile.
