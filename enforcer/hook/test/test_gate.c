@@ -591,6 +591,41 @@ static void graphs_in_open_go_by_on_credit(void)
 	CHECK(fake[10].records >= records + 2);
 }
 
+static void knows_graph(uintptr_t exec, uint64_t cost)
+{
+	pthread_mutex_lock(&gs_gates[0].lock);
+	gs_gates[0].graphs[(exec >> 4) % GS_GRAPHS] = (struct gs_graph){ .exec = (void *)exec, .cost = cost, .seen = 10 };
+	pthread_mutex_unlock(&gs_gates[0].lock);
+}
+
+/* The credit of a cheap graph is none for a dear one. */
+static void a_dear_graph_has_no_credit_of_a_cheap_one(void)
+{
+	atomic_fetch_add(&gs_captures, 1);
+	knows_graph(0x1000, 100000);
+	knows_graph(0x1010, 20000000);
+	launch_many(10, 1, (void *)0x1000);
+	CHECK(gs_self->graphs == 64);
+	launch_many(10, 3, (void *)0x1010);
+	CHECK(!gs_passed);
+	launch_many(10, 3, (void *)0x1010); /* 60 ms are queued */
+	CHECK(gs_passed >= 1);
+}
+
+/* What went by on credit counts although launches on another stream come between. */
+static void graphs_on_credit_count_beside_another_stream(void)
+{
+	atomic_fetch_add(&gs_captures, 1);
+	knows_graph(0x1000, 1000000);
+	for (int i = 0; i < 4; i++) {
+		launch_many(10, 20, (void *)0x1000);
+		launch_many(11, 1, NULL);
+		launch_many(11, 1, (void *)0x1000);
+		CHECK(i == 3 || !gs_passed);
+	}
+	CHECK(fake[10].put == 80 && gs_passed >= 1);
+}
+
 static void kernels_in_open_are_bounded_after_a_deep_queue(void)
 {
 	launch_many(10, 1000, NULL);
@@ -1501,6 +1536,8 @@ int main(int argc, char **argv)
 		TEST(graphs_in_open_go_by_on_credit),
 		TEST(launches_behind_endless_work_pass_an_open_gate),
 		TEST(a_launch_with_the_ticket_is_timed),
+		TEST(a_dear_graph_has_no_credit_of_a_cheap_one),
+		TEST(graphs_on_credit_count_beside_another_stream),
 		TEST(tickets_come_now_and_then),
 		TEST(kernels_in_open_are_bounded_after_a_deep_queue),
 		TEST(launches_keep_the_pages_pace),

@@ -55,25 +55,14 @@ static void bounded(struct gs_stream *e, uint64_t now)
 	e->bound_set = now;
 }
 
-/* Graphs went by without a look: they are booked as one launch, which tells nobody's cost. */
-static void settle_graphs(struct gs_thread *t, struct gs_stream *e, uint64_t now)
-{
-	uint32_t n = t->granted - t->graphs;
-
-	t->graphs = t->granted = 0;
-	if (!n || !e->context)
-		return;
-	gs_marker_add(e, e->context, NULL, 0, n * t->each, now);
-	e->now.uneven = true;
-}
-
-/* How many graphs like this one may go by in OPEN before the next one looks. */
+/* How many times this graph may go by in OPEN before the next one looks. */
 static void grant_graphs(struct gs_thread *t, const struct gs_stream *e, const struct gs_launch *l)
 {
 	uint64_t cost = gs_marker_learnt(e->gpu, l->graph);
 
 	if (!cost || e->stray || e->refusals)
 		return;
+	t->graph = l->graph;
 	t->each = cost;
 	t->granted = t->graphs = GRAPHS_NS / cost < CREDIT_MOST ? (uint32_t)(GRAPHS_NS / cost) : CREDIT_MOST;
 }
@@ -178,8 +167,8 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 			gs_turns_ask(g, false);
 		if (t)
 			gs_stream_settle(t, now);
-		if (t && t->granted)
-			settle_graphs(t, e, now);
+		if (t)
+			gs_stream_settle_graphs(t, now);
 		widen(e, slot, now);
 		if (passes)
 			e->stalled += e->stalled < STALLED_DOUBLES;

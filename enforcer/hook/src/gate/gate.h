@@ -35,8 +35,7 @@ static inline void gs_gate_enter(struct gs_launch *l, CUstream stream, bool per_
 			      atomic_load_explicit(&gs_deep, memory_order_relaxed) |
 			      atomic_load_explicit(&gs_tickets, memory_order_relaxed));
 		if (unlikely(graph)) {
-			free = free && t->graphs;
-			t->graphs -= free;
+			free = free && t->graphs && t->graph == graph;
 		} else if (unlikely(!free) && t->spare && t->page == page &&
 			   !atomic_load_explicit(&gs_tickets, memory_order_relaxed) &&
 			   t->bell == __atomic_load_n(&page->bell, __ATOMIC_RELAXED) &&
@@ -46,6 +45,7 @@ static inline void gs_gate_enter(struct gs_launch *l, CUstream stream, bool per_
 		}
 		if (likely(free && !(seq & 1) && t->stream == stream &&
 			   t->generation == atomic_load_explicit(&gs_generation, memory_order_relaxed))) {
+			t->graphs -= graph != NULL;
 			l->entry = NULL;
 			l->crowd = NULL;
 			l->seq = seq + 1;

@@ -55,6 +55,18 @@ void gs_stream_settle(struct gs_thread *t, uint64_t now)
 	gs_marker_add(e, e->context, NULL, (uint32_t)n, n * (e->cost ? e->cost : 1), now);
 }
 
+void gs_stream_settle_graphs(struct gs_thread *t, uint64_t now)
+{
+	struct gs_stream *e = atomic_load(&t->entry);
+	uint32_t n = t->granted - t->graphs;
+
+	t->graphs = t->granted = 0;
+	if (!n || !e || !e->context || e->stream != t->stream)
+		return;
+	gs_marker_add(e, e->context, NULL, 0, n * t->each, now);
+	e->now.uneven = true;
+}
+
 void gs_streams_opened(struct gs_gpu *g)
 {
 	for (unsigned i = 0; i < atomic_load(&gs_threads_used); i++) {
@@ -272,6 +284,11 @@ struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s)
 
 	if (known && t->stream == s && t->generation == atomic_load(&gs_generation))
 		return known;
+	if (known && t->granted) {
+		gs_gpu_lock(known->gpu);
+		gs_stream_settle_graphs(t, gs_now());
+		pthread_mutex_unlock(&known->gpu->lock);
+	}
 	struct gs_context *c = gs_context_current();
 	int gpu = c ? (int)gs_gpu_index(atomic_load(&c->gpu)) : gs_gpu_current();
 	if (gpu < 0 || gpu >= GS_GPUS)

@@ -12,6 +12,8 @@ struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s);
 void gs_copies_settle(struct gs_thread *t);
 /* Books what the thread launched without a look. Its GPU is locked. */
 void gs_stream_settle(struct gs_thread *t, uint64_t now);
+/* The thread's graphs that went by without a look are booked as one launch, which tells nobody's cost. With the lock. */
+void gs_stream_settle_graphs(struct gs_thread *t, uint64_t now);
 /* Streams that a thread launches on without a look, which it does in OPEN, may hold
  * launches that are not counted. */
 void gs_streams_opened(struct gs_gpu *g);

@@ -24,7 +24,8 @@ struct gs_thread {
 	uint32_t bell;              /* as long as this is the bell, */
 	uint64_t credits;           /* this gs_credits, */
 	struct gs_page *page;       /* and this the page */
-	uint32_t graphs;            /* so many graphs may go by without a look in OPEN, */
+	void *graph;                /* this one may go by without a look in OPEN, */
+	uint32_t graphs;            /* so many times, */
 	uint32_t granted;           /* of so many, */
 	uint64_t each;              /* whose work is about so long, ns */
 	_Atomic int copies_gpu;     /* that copies go to; -1: none yet */
