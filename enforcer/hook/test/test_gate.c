@@ -534,6 +534,72 @@ static void a_launch_with_the_ticket_is_timed(void)
 	gs_trace_begin(NULL);
 }
 
+static void *launch_graph(void *stream)
+{
+	fake_launch((uintptr_t)stream, false, (void *)0x1000);
+	return NULL;
+}
+
+/* A launch with the ticket has begun on a stream, between events so far apart. */
+static struct gs_trace *begin_timed(struct gs_launch *l, float ms)
+{
+	struct gs_trace *t = calloc(1, sizeof *t);
+
+	gs_trace_begin(t);
+	fake_elapsed_ms = ms;
+	atomic_fetch_add(&gs_captures, 1);
+	gs_tickets = 1;
+	gs_gate_enter(l, (CUstream)10, false, NULL);
+	l->what = &fake_page;
+	return t;
+}
+
+static unsigned end_timed(struct gs_trace *t, struct gs_launch *l)
+{
+	gs_gate_leave(l, 0);
+	fake_finish(10);
+	launch_graph((void *)10);
+	fake_reap();
+	gs_trace_begin(NULL);
+	return timed(t, &fake_page, 100000);
+}
+
+/* A thread was away between marker and launch: that is no time of its kernel. */
+static void a_launch_that_came_late_is_not_timed(void)
+{
+	struct gs_launch l;
+	struct gs_trace *t = begin_timed(&l, 1);
+
+	fake_finish(10);
+	spin(1000000);
+	CHECK(!end_timed(t, &l));
+}
+
+/* Another thread records a marker on the stream before the timed launch is booked: between the two is nothing of it. */
+static void a_marker_of_another_thread_ends_the_timing(void)
+{
+	struct gs_launch l;
+	struct gs_trace *t = begin_timed(&l, 1);
+	pthread_t other;
+
+	CHECK(!pthread_create(&other, NULL, launch_graph, (void *)10));
+	pthread_join(other, NULL);
+	CHECK(!end_timed(t, &l));
+}
+
+/* A kernel at an open gate does not wait for the bound, with the ticket or without. */
+static void the_ticket_makes_no_kernel_wait(void)
+{
+	atomic_fetch_add(&gs_captures, 1);
+	launch_many(10, 1, (void *)0x1000);
+	set_cost(10, 60000000);
+	for (int i = 0; i < 3; i++) {
+		gs_tickets = 1;
+		launch_many(10, 1, NULL);
+	}
+	CHECK(fake[10].put == 4 && !gs_passed);
+}
+
 /* The helper gives out tickets as long as the page says how often. */
 static void tickets_come_now_and_then(void)
 {
@@ -1536,6 +1602,9 @@ int main(int argc, char **argv)
 		TEST(graphs_in_open_go_by_on_credit),
 		TEST(launches_behind_endless_work_pass_an_open_gate),
 		TEST(a_launch_with_the_ticket_is_timed),
+		TEST(a_launch_that_came_late_is_not_timed),
+		TEST(a_marker_of_another_thread_ends_the_timing),
+		TEST(the_ticket_makes_no_kernel_wait),
 		TEST(a_dear_graph_has_no_credit_of_a_cheap_one),
 		TEST(graphs_on_credit_count_beside_another_stream),
 		TEST(tickets_come_now_and_then),

@@ -147,8 +147,8 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 	if (mode == GS_OPEN && !atomic_load_explicit(&e->opened, memory_order_relaxed))
 		atomic_store(&e->opened, true);
 	uint32_t pace = __atomic_load_n(&slot->pace_permille, __ATOMIC_RELAXED);
-	if (mode == GS_KILL || lost(e) ||
-	    (mode == GS_OPEN && !pace && !l->graph && !timed && !atomic_load_explicit(&gs_deep, memory_order_relaxed)))
+	bool free = mode == GS_OPEN && !pace && !l->graph && !atomic_load_explicit(&gs_deep, memory_order_relaxed);
+	if (mode == GS_KILL || lost(e) || (free && !timed))
 		return PASS;
 	uint64_t now = gs_now();
 	if (mode == GS_PAUSE && !passes && now >= atomic_load(&gs_passing))
@@ -174,7 +174,7 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 			e->stalled += e->stalled < STALLED_DOUBLES;
 		else if (pace && g->line_ns > now)
 			v = EARLY;
-		else if (gs_marker_left(e, now) > gs_bound(e, slot))
+		else if (!free && gs_marker_left(e, now) > gs_bound(e, slot))
 			v = QUEUED;
 		if (v == QUEUED)
 			bounded(e, now);

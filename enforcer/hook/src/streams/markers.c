@@ -338,11 +338,13 @@ bool gs_marker_before(struct gs_stream *e, CUstream stream, uint64_t now)
 /* A GPU that has passed the marker before by now had nothing to do until the launch came. */
 void gs_marker_time(struct gs_stream *e, uint32_t id, uint64_t since, uint64_t now)
 {
-	if (!e->pending || e->now.launches != 1)
+	const struct gs_marker *before = e->pending ? ring_at(e, e->pending - 1) : NULL;
+
+	if (!before || before->recorded_ns > since || e->now.launches != 1) /* of another thread */
 		return;
 	e->now.timed = id;
-	if (gs_real.cuEventQuery(ring_at(e, e->pending - 1)->event) == CUDA_SUCCESS)
-		e->now.idle_ns = now - since < GS_GAP ? (uint32_t)(now - since) : GS_GAP;
+	if (gs_real.cuEventQuery(before->event) == CUDA_SUCCESS)
+		e->now.idle_ns = now - since < UINT32_MAX ? (uint32_t)(now - since) : UINT32_MAX;
 }
 
 /* Notes how long the launch took, by the GPU's clock. */
@@ -354,9 +356,11 @@ static void tell_time(const struct gs_stream *e, const struct gs_marker *m)
 	if (!t || !e->passed.event || e->passed.context != m->context ||
 	    gs_real.cuEventElapsedTime(&ms, e->passed.event, m->event) || ms < 0)
 		return;
-	uint64_t ns = (uint64_t)((double)ms * 1e6);
+	uint64_t ns = (uint64_t)((double)ms * 1e6), idle = m->idle_ns < GS_GAP ? m->idle_ns : GS_GAP;
+	if (m->idle_ns > GS_GAP && m->idle_ns > ns / 8) /* the thread was away, or the launch began meanwhile */
+		return;
 	gs_trace_put(t, GS_EVENT_TIMED, gs_gpu_index(e->gpu), m->timed);
-	gs_trace_put(t, GS_EVENT_TOOK, gs_gpu_index(e->gpu), gs_note_units(ns > m->idle_ns ? ns - m->idle_ns : 0, 10));
+	gs_trace_put(t, GS_EVENT_TOOK, gs_gpu_index(e->gpu), gs_note_units(ns > idle ? ns - idle : 0, 10));
 }
 
 /* The stream's work up to m took so long. sure: that is its cost. */
