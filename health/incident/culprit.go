@@ -99,13 +99,14 @@ func (c *Correlator) present(stays []collectors.Stay, at time.Time) (all []Holde
 // blame makes p the process of i. If p has no name, comm is its name.
 func (i *openIncident) blame(p host.Process, comm string) {
 	comm = cmp.Or(Clean(p.Comm, longestComm), comm)
-	if i.PID != p.PID || i.Comm != comm || p.Workload != nil {
+	workload, owner := "", ""
+	if p.Workload != nil {
+		workload, owner = p.Workload.Key, p.Owner()
+	}
+	if i.PID != p.PID || i.Comm != comm || i.Workload != workload {
 		i.PID, i.Comm, i.Present, i.news = p.PID, comm, nil, true
 	}
-	i.Workload, i.Owner = "", ""
-	if p.Workload != nil {
-		i.Workload, i.Owner = p.Workload.Key, p.Owner()
-	}
+	i.Workload, i.Owner = workload, owner
 }
 
 // meet notes the processes on the GPU if the cause of i is unknown.

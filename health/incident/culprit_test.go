@@ -130,6 +130,20 @@ func TestProcessIsNamedOnlyIfOnTheGPU(t *testing.T) {
 	}
 }
 
+// TestAnOwnerWhoWasNotThereIsNoNews: the one who was on the GPU stays, and is told once.
+func TestAnOwnerWhoWasNotThereIsNoNews(t *testing.T) {
+	d := newDesk(t)
+	d.to(10 * second)
+	d.stays = []collectors.Stay{{Process: process(5, "job-5", "slurm:5")}}
+	d.kernel(1, strings.Replace(line(5, "x"), "channel 0x0000000a", "ESR 0x519730=0xf", 1))
+	d.kernel(2, line(8, "y"))
+	for i := range 5 {
+		d.to(time.Duration(12+i) * second)
+	}
+	fixture.Equal(t, d.incidents()[0].PID, 5, "process")
+	fixture.AtMost(t, d.tellings, 2, "reports of an incident of two lines")
+}
+
 func TestListedProcessesAreBounded(t *testing.T) {
 	d, many := newDesk(t), slices.Repeat([]collectors.Stay{{Process: host.Process{PID: 5}}}, mostPresent+1)
 	fixture.Equal(t, len(d.present(many, d.now)), mostPresent, "processes that an event lists")
