@@ -540,6 +540,16 @@ static void *launch_graph(void *stream)
 	return NULL;
 }
 
+static _Atomic bool stays;
+
+static void *launch_and_stay(void *graph)
+{
+	stays = true;
+	fake_launch(10, false, graph);
+	AWAIT(!stays);
+	return NULL;
+}
+
 /* A launch with the ticket has begun on a stream, between events so far apart. */
 static struct gs_trace *begin_timed(struct gs_launch *l, float ms)
 {
@@ -548,6 +558,7 @@ static struct gs_trace *begin_timed(struct gs_launch *l, float ms)
 	gs_trace_begin(t);
 	fake_elapsed_ms = ms;
 	atomic_fetch_add(&gs_captures, 1);
+	launch_many(10, 1, NULL);
 	gs_tickets = 1;
 	gs_gate_enter(l, (CUstream)10, false, NULL);
 	l->what = &fake_page;
@@ -575,16 +586,21 @@ static void a_launch_that_came_late_is_not_timed(void)
 	CHECK(!end_timed(t, &l));
 }
 
-/* Another thread records a marker on the stream before the timed launch is booked: between the two is nothing of it. */
-static void a_marker_of_another_thread_ends_the_timing(void)
+/* Another thread launches on the stream meanwhile, with a marker or without: the time is not that launch's alone. */
+static void a_launch_of_another_thread_ends_the_timing(void)
 {
-	struct gs_launch l;
-	struct gs_trace *t = begin_timed(&l, 1);
-	pthread_t other;
+	for (uintptr_t graph = 0; graph <= 0x1000; graph += 0x1000) {
+		struct gs_launch l;
+		struct gs_trace *t = begin_timed(&l, 1);
+		uint64_t put = fake[10].put;
+		pthread_t other;
 
-	CHECK(!pthread_create(&other, NULL, launch_graph, (void *)10));
-	pthread_join(other, NULL);
-	CHECK(!end_timed(t, &l));
+		CHECK(!pthread_create(&other, NULL, launch_and_stay, (void *)graph));
+		AWAIT(fake[10].put == put + 1);
+		CHECK(!end_timed(t, &l));
+		stays = false;
+		pthread_join(other, NULL);
+	}
 }
 
 /* A kernel at an open gate does not wait for the bound, with the ticket or without. */
@@ -1603,7 +1619,7 @@ int main(int argc, char **argv)
 		TEST(launches_behind_endless_work_pass_an_open_gate),
 		TEST(a_launch_with_the_ticket_is_timed),
 		TEST(a_launch_that_came_late_is_not_timed),
-		TEST(a_marker_of_another_thread_ends_the_timing),
+		TEST(a_launch_of_another_thread_ends_the_timing),
 		TEST(the_ticket_makes_no_kernel_wait),
 		TEST(a_dear_graph_has_no_credit_of_a_cheap_one),
 		TEST(graphs_on_credit_count_beside_another_stream),

@@ -72,10 +72,12 @@ static void grant_graphs(struct gs_thread *t, const struct gs_stream *e, const s
 static void count(struct gs_stream *e, struct gs_launch *l, bool timed, uint64_t now)
 {
 	gs_marker_hosted(e, l->stream, now);
-	if (timed && gs_marker_before(e, l->stream, now))
+	if (timed && gs_marker_before(e, l->stream, now)) {
+		l->beside = gs_stream_beside(e, false);
 		l->timed_ns = gs_now();
-	else if (l->graph && e->now.launches && gs_marker_alone(e->gpu, l->graph))
+	} else if (l->graph && e->now.launches && gs_marker_alone(e->gpu, l->graph)) {
 		gs_marker_record(e, l->stream, now);
+	}
 	l->cost = gs_marker_cost(e, l->graph, GRAPH_NS);
 	l->entry = e;
 }

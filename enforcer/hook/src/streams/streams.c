@@ -67,6 +67,16 @@ void gs_stream_settle_graphs(struct gs_thread *t, uint64_t now)
 	e->now.uneven = true;
 }
 
+uint64_t gs_stream_beside(const struct gs_stream *e, bool under_way)
+{
+	uint64_t n = 0;
+
+	for (unsigned i = 0; i < atomic_load(&gs_threads_used); i++)
+		if (&gs_threads[i] != gs_self && atomic_load(&gs_threads[i].entry) == e)
+			n += (atomic_load(&gs_threads[i].seq) + under_way) / 2;
+	return n;
+}
+
 void gs_streams_opened(struct gs_gpu *g)
 {
 	for (unsigned i = 0; i < atomic_load(&gs_threads_used); i++) {
@@ -381,7 +391,7 @@ static void mark(const struct gs_launch *l, CUresult r, bool can)
 		uint64_t now = gs_now();
 		gs_marker_add(e, c, l->graph, 1, l->cost, now);
 		bool timed = l->timed_ns && l->what && can;
-		if (timed)
+		if (timed && l->beside == gs_stream_beside(e, true))
 			gs_marker_time(e, gs_note_id(l->what), l->timed_ns, now);
 		if (can && (timed || gs_marker_due(e))) {
 			gs_marker_look(e);

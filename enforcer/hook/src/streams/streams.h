@@ -14,6 +14,9 @@ void gs_copies_settle(struct gs_thread *t);
 void gs_stream_settle(struct gs_thread *t, uint64_t now);
 /* The thread's graphs that went by without a look are booked as one launch, which tells nobody's cost. With the lock. */
 void gs_stream_settle_graphs(struct gs_thread *t, uint64_t now);
+/* The launches of other threads on the stream. With those under way, it is equal to an earlier one without if none
+ * was made or under way in between. */
+uint64_t gs_stream_beside(const struct gs_stream *e, bool under_way);
 /* Streams that a thread launches on without a look, which it does in OPEN, may hold
  * launches that are not counted. */
 void gs_streams_opened(struct gs_gpu *g);
@@ -35,6 +38,7 @@ struct gs_launch {
 	void *graph;
 	uint64_t cost; /* estimated, ns of the GPU */
 	uint64_t seq;  /* the thread's, which this made odd; 0: it did not */
+	uint64_t beside;   /* gs_stream_beside before it, if it is timed */
 	uint64_t timed_ns; /* its time is to be noted, and a marker before it was recorded then; 0: no */
 	const void *what;  /* function or graph; set after enter */
 };
