@@ -68,6 +68,7 @@ func TestProfilesAreBounded(t *testing.T) {
 	r.runs[5] = &run{}
 	_, err = r.Profile(ended, 7, 4, time.Hour, false)
 	fixture.Equal(t, err, ErrTooMany, "one more than may run")
+	_ = fixture.Value(r.Profile(ended, 0, 4, time.Hour, false))(t) // two users keep root from nothing
 	r.runs = map[int]*run{1: {uid: 7}, 2: {uid: 7}}
 	_, err = r.Profile(ended, 7, 4, time.Hour, false)
 	fixture.Equal(t, err, ErrTooMany, "one more than a user may have")
