@@ -685,6 +685,12 @@ static void a_dear_graph_has_no_credit_of_a_cheap_one(void)
 {
 	atomic_fetch_add(&gs_captures, 1);
 	knows_graph(0x1000, 100000);
+	launch_many(11, 1, (void *)0x1000);
+	CHECK(gs_self->graphs == 64);
+	gs_gate_graph_forget((void *)0x1000); /* another one has its address */
+	launch_many(11, 2, (void *)0x1000);
+	CHECK(!gs_self->graphs);
+	knows_graph(0x1000, 100000);
 	knows_graph(0x1010, 20000000);
 	launch_many(10, 1, (void *)0x1000);
 	CHECK(gs_self->graphs == 64);

@@ -266,6 +266,8 @@ uint64_t gs_marker_cost(struct gs_stream *e, void *exec, uint64_t unknown)
 
 void gs_gate_graph_forget(void *exec)
 {
+	if (gs_self && gs_self->graph == exec)
+		gs_self->graph = NULL;
 	for (unsigned i = 0; exec && i < GS_GPUS; i++) {
 		pthread_mutex_lock(&gs_gates[i].lock);
 		struct gs_graph *graph = graph_of(&gs_gates[i], exec);
