@@ -49,7 +49,14 @@ func (c *Correlator) attribute(i *openIncident) {
 	case i.Workload != "" && (i.sure || len(i.mentions) == 0 || !i.mentions[0].owned):
 	case i.isCode():
 		stays := c.Stays(i.Entity.UUID)
+		owned := len(i.mentions) > 0 && i.mentions[0].owned
+		if owned && !i.sure && i.PID != 0 { // so far one was blamed who was only in the driver
+			i.PID, i.Comm, i.Workload, i.Owner, i.news = 0, "", "", "", true
+		}
 		for _, m := range i.mentions {
+			if owned && !m.owned {
+				break
+			}
 			if p, ok := c.culprit(stays, m); ok {
 				i.sure = m.owned
 				i.blame(p, m.comm)

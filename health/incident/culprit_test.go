@@ -61,6 +61,8 @@ func TestProcessIsNamedOnlyIfOnTheGPU(t *testing.T) {
 			lines: []int{-5, -6, 6}, want: 6},
 		"many in the driver, then the owner": {stays: []stay{{5, time.Hour, 0, 0}, {60, time.Hour, 0, 0}},
 			lines: []int{-5, -10, -11, -12, -13, -14, -15, -16, -17, -18, -19, -20, 60}, want: 60},
+		"one in the driver, then an owner who was never listed": {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{-5, 8},
+			present: []int{5}},
 		"one in the driver, and no owner": {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{-5}, want: 5},
 		"a bystander":                     {stays: []stay{{5, time.Hour, 0, 0}}, lines: []int{8}, present: []int{5}},
 		"nobody is there":                 {lines: []int{8}},
@@ -140,7 +142,7 @@ func TestAnOwnerWhoWasNotThereIsNoNews(t *testing.T) {
 	for i := range 5 {
 		d.to(time.Duration(12+i) * second)
 	}
-	fixture.Equal(t, d.incidents()[0].PID, 5, "process")
+	fixture.Equal(t, d.incidents()[0].PID, 0, "process: it was only in the driver")
 	fixture.AtMost(t, d.tellings, 2, "reports of an incident of two lines")
 }
 
