@@ -100,11 +100,20 @@ func (r *Recorder) Profile(ctx context.Context, uid uint32, pid int, d time.Dura
 	if err := r.begin(pid, one); err != nil {
 		return Profile{}, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	again := time.NewTicker(time.Second) // for sessions that begin meanwhile
+	defer again.Stop()
 	r.Time(pid, every)
-	select {
-	case <-ctx.Done():
-	case <-one.ended:
-	case <-time.After(d):
+	for goes := true; goes; {
+		select {
+		case <-ctx.Done():
+			goes = false
+		case <-one.ended:
+			goes = false
+		case <-again.C:
+			r.Time(pid, every)
+		}
 	}
 	r.Time(pid, 0)
 	r.Look()

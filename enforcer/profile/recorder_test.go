@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gpusteward/enforcer/broker"
@@ -65,6 +66,11 @@ func TestProfilesAreBounded(t *testing.T) {
 	r.Time = func(_ int, every time.Duration) { asked = append(asked, every) }
 	p := fixture.Value(r.Profile(ended, 7, 4, time.Hour, false))(t)
 	fixture.If(t, p.PID != 4 || len(asked) != 2 || asked[0] != every || asked[1] != 0 || len(r.runs) != 3, "%+v, %v", p, asked)
+	synctest.Test(t, func(t *testing.T) { // sessions that begin later are asked, too
+		asked = nil
+		_ = fixture.Value(r.Profile(t.Context(), 7, 4, 5500*time.Millisecond, false))(t)
+		fixture.Equal(t, len(asked), 7, "%v", asked)
+	})
 	r.runs[5] = &run{}
 	_, err = r.Profile(ended, 7, 4, time.Hour, false)
 	fixture.Equal(t, err, ErrTooMany, "one more than may run")
