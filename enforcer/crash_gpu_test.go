@@ -27,6 +27,7 @@ import (
 	"gpusteward/enforcer/jobs"
 	"gpusteward/enforcer/profile"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/stack"
 )
 
 var (
@@ -213,6 +214,13 @@ func endlessWork(t *testing.T, kind string) {
 			}
 		}
 		mu.Unlock()
+	}
+	for pid := range hung {
+		if p, err := stack.Of(ctx, pid, stack.Options{}); !named[pid] && err == nil {
+			for _, th := range p.Threads {
+				fmt.Printf("%s: pid %d is not named: %s in %q, %+v, %+v\n", kind, pid, th.State, th.Syscall, th.Native, th.Python)
+			}
+		}
 	}
 	slices.Sort(took)
 	fmt.Printf("%s: %d hang and %d of %d are named, after %v: %v\n", kind, len(hung), len(took), *stuckRounds, took, where)
