@@ -49,7 +49,11 @@ func kill(cmd *exec.Cmd) {
 
 func target(t testing.TB, a *Actor, pid int) Target {
 	t.Helper()
-	s := fixture.Value(a.status(pid))(t)
+	s, err := a.status(pid)
+	for errors.Is(err, procs.ErrLate) { // it executes its program
+		s, err = a.status(pid)
+	}
+	fixture.Must(t, err)
 	return Target{PID: pid, Start: s.Start}
 }
 
