@@ -191,10 +191,10 @@ func (s *snapshot) record(at int64) (all []Launch, suspects []Suspect) {
 
 // name returns the name of what was launched.
 func (s *snapshot) name(e wire.Event) string {
-	if e.Kind == wire.EventGraph {
-		return fmt.Sprintf("graph %08x", e.ID)
+	if name := s.names[e.ID]; e.Kind == wire.EventLaunch && name != "" {
+		return name
 	}
-	return cmp.Or(s.names[e.ID], fmt.Sprintf("kernel %08x", e.ID))
+	return wire.Unnamed(e.Kind, e.ID)
 }
 
 // faults are the errors of the driver that end a context.

@@ -202,7 +202,7 @@ func (r *run) take(s *session, t broker.Traced, e wire.Event, named *int) {
 		one.launches++
 		if one.name == "" && *named < mostNames {
 			*named++
-			one.name = nameOf(t.Crash, e)
+			one.name = t.Crash.Kernel(e.ID, e.At)
 		}
 		r.span(Span{Kind: SpanLaunch, Name: one.name, Thread: e.Thread, GPU: one.gpu}, e.At, 0)
 	case wire.EventTimed:
@@ -256,6 +256,9 @@ func (r *run) tally(t broker.Traced, id uint32, graph bool, gpu uint8) *tally {
 	one := r.tallies[k]
 	if one == nil && len(r.tallies) < mostKernels {
 		one = &tally{gpu: uuid(t, gpu)}
+		if graph {
+			one.name = wire.Unnamed(wire.EventGraph, id)
+		}
 		r.tallies[k] = one
 	}
 	return one
@@ -277,7 +280,7 @@ func (r *run) kernels() []Kernel {
 	}
 	all := map[named]*tally{} // a function that is loaded twice has two handles
 	for k, one := range r.tallies {
-		as := named{cmp.Or(one.name, fmt.Sprintf("kernel %08x", k.id)), one.gpu, k.graph}
+		as := named{cmp.Or(one.name, wire.Unnamed(wire.EventLaunch, k.id)), one.gpu, k.graph}
 		sum := all[as]
 		if sum == nil {
 			sum = &tally{}
@@ -308,14 +311,6 @@ func (r *run) kernels() []Kernel {
 		return cmp.Or(cmp.Compare(b.Total, a.Total), cmp.Compare(b.Launches, a.Launches), cmp.Compare(a.Name, b.Name))
 	})
 	return kernels
-}
-
-// nameOf returns the name of what was launched; empty: it is not known.
-func nameOf(c wire.Crash, e wire.Event) string {
-	if e.Kind == wire.EventGraph {
-		return fmt.Sprintf("graph %08x", e.ID)
-	}
-	return c.Kernel(e.ID, e.At)
 }
 
 // uuid returns the UUID of the session's GPU; empty: it is not known.

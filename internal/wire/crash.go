@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"fmt"
 	"sync/atomic"
 	"unsafe"
 )
@@ -87,6 +88,14 @@ func (c Crash) Kernel(id uint32, at int64) string {
 		return ""
 	}
 	return c.name(int(of - 1)) // one, however many places a process fills with the id
+}
+
+// Unnamed returns what stands for the name of a launch that has none.
+func Unnamed(kind EventKind, id uint32) string {
+	if kind == EventGraph {
+		return fmt.Sprintf("graph %08x", id)
+	}
+	return fmt.Sprintf("kernel %08x", id)
 }
 
 // name returns the name at a place: the process may change it meanwhile.
