@@ -4,14 +4,11 @@ package enforcer_test
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"log/slog"
-	"maps"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,12 +19,8 @@ import (
 	"time"
 
 	kernel "gpusteward/collectors/host"
-	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/crash"
-	"gpusteward/enforcer/jobs"
-	"gpusteward/enforcer/profile"
 	"gpusteward/internal/fixture"
-	"gpusteward/internal/stack"
 )
 
 var (
@@ -65,11 +58,16 @@ func TestGPUFaultsAreExplained(t *testing.T) {
 	socket := observeWith(t, r.Observe)
 	fixture.Running(t, func(ctx context.Context) error { return kernel.NewKernelLog("/dev/kmsg").Follow(ctx, r.Kernel) })
 	fixture.Running(t, func(ctx context.Context) error {
-		for ctx.Err() == nil {
-			r.Look(func(int) (string, string) { return "", "" })
-			time.Sleep(200 * time.Millisecond)
+		looks := time.NewTicker(200 * time.Millisecond)
+		defer looks.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-looks.C:
+				r.Look(func(int) (string, string) { return "", "" })
+			}
 		}
-		return nil
 	})
 	var all []*provoked
 	for _, how := range []string{"torch", "compile", "graph", "triton", "jax", "cupy", "beyond", "before", "freed", "wild",
@@ -162,108 +160,5 @@ func (p *provoked) names() {
 			name = strings.TrimSpace(string(plain))
 			fmt.Printf("%s: profiled %v, %d x %.150s\n", p.how, slices.Contains(p.profiled, name), n, name)
 		}
-	}
-}
-
-var (
-	stuckRounds = flag.Int("stuck.rounds", 10, "`times` that each kind of program hangs, all of a kind at once")
-	stuckKinds  = flag.String("stuck.kinds", "eager graph stream server", "`kinds` of programs")
-)
-
-// TestGPUEndless has programs launch work that does not end, and wants each named within 20 s, and no other.
-func TestGPUEndless(t *testing.T) {
-	for _, kind := range strings.Fields(*stuckKinds) {
-		t.Run(kind, func(t *testing.T) { endlessWork(t, kind) })
-	}
-}
-
-func endlessWork(t *testing.T, kind string) {
-	var o jobs.Observer
-	socket := observeWith(t, o.Observe)
-	var mu sync.Mutex
-	hung := map[int]time.Time{} // by PID
-	ctx, cancel := context.WithCancel(t.Context())
-	var group sync.WaitGroup
-	defer group.Wait()
-	defer cancel()
-	for range *stuckRounds {
-		cmd, lines := programOf(ctx, t, socket, "jobs.py", "stuck_"+kind, "600", filepath.Join(t.TempDir(), "out"))
-		group.Go(func() {
-			for lines.Scan() {
-				if strings.HasPrefix(lines.Text(), "hangs") {
-					mu.Lock()
-					hung[cmd.Process.Pid] = time.Now()
-					mu.Unlock()
-				}
-			}
-			_ = cmd.Wait()
-		})
-	}
-	var took []time.Duration
-	named, where := map[int]bool{}, map[string]int{}
-	for began := time.Now(); time.Since(began) < 2*time.Minute && len(took) < *stuckRounds; time.Sleep(time.Second) {
-		_, found := o.Look(func(pid int) string { return fmt.Sprint("job", pid) })
-		mu.Lock()
-		for _, h := range found {
-			if at, is := hung[h.PID]; !named[h.PID] {
-				named[h.PID] = true
-				took = append(took, time.Since(at))
-				line, _, _ := strings.Cut(h.Where, ", a wait for the stream")
-				where[h.Reason+" at "+line]++
-				fixture.If(t, !is || h.Reason != "kernel", "%s is said to hang: %+v", kind, h)
-			}
-		}
-		mu.Unlock()
-	}
-	for pid := range hung {
-		if p, err := stack.Of(ctx, pid, stack.Options{}); !named[pid] && err == nil {
-			for _, th := range p.Threads {
-				fmt.Printf("%s: pid %d is not named: %s in %q, %+v, %+v\n", kind, pid, th.State, th.Syscall, th.Native, th.Python)
-			}
-		}
-	}
-	slices.Sort(took)
-	fmt.Printf("%s: %d hang and %d of %d are named, after %v: %v\n", kind, len(hung), len(took), *stuckRounds, took, where)
-	fixture.If(t, len(took) < *stuckRounds || took[len(took)-1] > 20*time.Second, "%d of %d are named within 20 s",
-		len(took), *stuckRounds)
-}
-
-// TestGPUProfiles compares the profile of each kind of program with what torch.profiler sees of it a moment later: the
-// shares of its five dearest kernels are to be within 5 points, under the same names.
-func TestGPUProfiles(t *testing.T) {
-	for _, kind := range []string{"eager", "compiled", "amp", "accumulate", "gan", "gpt2", "padding", "trainer", "triton", "decode"} {
-		t.Run(kind, func(t *testing.T) { profiled(t, kind) })
-	}
-}
-
-func profiled(t *testing.T, kind string) {
-	var r profile.Recorder
-	var b *broker.Broker
-	socket := observedBy(t, &b, r.Observe)
-	r.Time, r.Look = b.Time, b.ShowTraces
-	file := filepath.Join(t.TempDir(), "out")
-	t.Setenv("GS_PROFILED", file+".profile")
-	cmd, _ := programOf(t.Context(), t, socket, "jobs.py", kind, "20", file)
-	began := func() bool {
-		return slices.ContainsFunc(b.Sessions(), func(s broker.Session) bool { return len(s.GPUs) > 0 })
-	}
-	fixture.Until(t, time.Minute, "it has no session", began)
-	time.Sleep(8 * time.Second) // it imports and compiles
-	p := fixture.Value(r.Profile(t.Context(), 0, cmd.Process.Pid, 3*time.Second, false))(t)
-	_ = cmd.Wait()
-	var theirs map[string]float64
-	fixture.Must(t, json.Unmarshal(fixture.Value(os.ReadFile(file+".profile"))(t), &theirs))
-	all, ours := 0.0, map[string]float64{}
-	for _, us := range theirs {
-		all += us
-	}
-	for _, k := range p.Kernels {
-		plain, _ := exec.Command("c++filt", k.Name).Output()
-		ours[strings.TrimSpace(string(plain))] += k.Share
-	}
-	names := slices.SortedFunc(maps.Keys(theirs), func(a, b string) int { return cmp.Compare(theirs[b], theirs[a]) })
-	for _, name := range names[:min(len(names), 5)] {
-		fmt.Printf("%s: %.1f %% by torch.profiler, %.1f %% by us: %.120s\n", kind, 100*theirs[name]/all, 100*ours[name], name)
-		fixture.AtMost(t, math.Abs(theirs[name]/all-ours[name]), 0.05, "the difference of the shares of %s", name)
 	}
 }

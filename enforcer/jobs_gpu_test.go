@@ -26,6 +26,7 @@ import (
 	"gpusteward/enforcer/jobs"
 	"gpusteward/enforcer/steps"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/stack"
 	"gpusteward/internal/wire"
 )
 
@@ -401,4 +402,67 @@ func TestGPUHangsWithoutHook(t *testing.T) {
 			poll(t, time.Minute, "the hang is still told", func() bool { return !hang.MatchString(a.ask("/metrics")) })
 		})
 	}
+}
+
+var (
+	stuckRounds = flag.Int("stuck.rounds", 10, "`times` that each kind of program hangs, all of a kind at once")
+	stuckKinds  = flag.String("stuck.kinds", "eager graph stream server", "`kinds` of programs")
+)
+
+// TestGPUEndless has programs launch work that does not end, and wants each named within 20 s, and no other.
+func TestGPUEndless(t *testing.T) {
+	for _, kind := range strings.Fields(*stuckKinds) {
+		t.Run(kind, func(t *testing.T) { endlessWork(t, kind) })
+	}
+}
+
+func endlessWork(t *testing.T, kind string) {
+	var o jobs.Observer
+	socket := observeWith(t, o.Observe)
+	var mu sync.Mutex
+	hung := map[int]time.Time{} // by PID
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	for range *stuckRounds {
+		cmd, lines := programOf(ctx, t, socket, "jobs.py", "stuck_"+kind, "600", filepath.Join(t.TempDir(), "out"))
+		group.Go(func() {
+			for lines.Scan() {
+				if strings.HasPrefix(lines.Text(), "hangs") {
+					mu.Lock()
+					hung[cmd.Process.Pid] = time.Now()
+					mu.Unlock()
+				}
+			}
+			_ = cmd.Wait()
+		})
+	}
+	var took []time.Duration
+	named, where := map[int]bool{}, map[string]int{}
+	for began := time.Now(); time.Since(began) < 2*time.Minute && len(took) < *stuckRounds; time.Sleep(time.Second) {
+		_, found := o.Look(func(pid int) string { return fmt.Sprint("job", pid) })
+		mu.Lock()
+		for _, h := range found {
+			if at, is := hung[h.PID]; !named[h.PID] {
+				named[h.PID] = true
+				took = append(took, time.Since(at))
+				line, _, _ := strings.Cut(h.Where, ", a wait for the stream")
+				where[h.Reason+" at "+line]++
+				fixture.If(t, !is || h.Reason != "kernel", "%s is said to hang: %+v", kind, h)
+			}
+		}
+		mu.Unlock()
+	}
+	for pid := range hung {
+		if p, err := stack.Of(ctx, pid, stack.Options{}); !named[pid] && err == nil {
+			for _, th := range p.Threads {
+				fmt.Printf("%s: pid %d is not named: %s in %q, %+v, %+v\n", kind, pid, th.State, th.Syscall, th.Native, th.Python)
+			}
+		}
+	}
+	slices.Sort(took)
+	fmt.Printf("%s: %d hang and %d of %d are named, after %v: %v\n", kind, len(hung), len(took), *stuckRounds, took, where)
+	fixture.If(t, len(took) < *stuckRounds || took[len(took)-1] > 20*time.Second, "%d of %d are named within 20 s",
+		len(took), *stuckRounds)
 }

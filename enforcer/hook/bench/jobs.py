@@ -52,6 +52,8 @@ class Loop:
             self.profile((now - self.began) / 1e9 / self.seconds)
         if self.began is None:
             self.began, self.until = now, now + int(self.seconds * 1e9)
+            if self.profiled:
+                print("began", flush=True)
         else:
             self.ends.append(now)
         return now < self.until
