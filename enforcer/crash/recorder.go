@@ -189,7 +189,7 @@ func (r *Recorder) forget() {
 func take(t broker.Traced, at int64, crashed bool) *snapshot {
 	s := &snapshot{names: map[uint32]string{}, gpus: t.GPUs, allocations: t.Crash.Allocations(),
 		listed: len(t.Crash) > 0, unlisted: t.Crash.Unlisted(), unnamed: t.Crash.Unnamed()}
-	c, ok := t.Trace.Clock()
+	c, ok := t.Trace.LastClock()
 	if s.timed = ok; !ok {
 		return s
 	}

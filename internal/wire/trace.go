@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 	"unsafe"
 )
 
@@ -179,11 +180,17 @@ type Clock struct {
 
 // minClock is the shortest time over which a clock's rate is exact enough: two
 // readings are some 100 ns apart from each other's truth.
-const minClock = 10e6 // ns
+const minClock = 10 * time.Millisecond
 
 // Clock returns the trace's clock. It fails as long as its rate is unknown, or
 // makes no sense.
-func (t Trace) Clock() (c Clock, ok bool) {
+func (t Trace) Clock() (Clock, bool) { return t.clock(minClock) }
+
+// LastClock returns the clock of a trace that is soon at its end: a program may fail in its first milliseconds. Times of
+// events between the clock's readings are exact to some 100 ns, and later ones are rough.
+func (t Trace) LastClock() (Clock, bool) { return t.clock(100 * time.Microsecond) }
+
+func (t Trace) clock(least time.Duration) (c Clock, ok bool) {
 	for range 4 {
 		seq := t.load32(traceClock + 4)
 		first, firstNS := t.load64(traceClock+8), t.load64(traceClock+16)
@@ -193,7 +200,7 @@ func (t Trace) Clock() (c Clock, ok bool) {
 		}
 		ticks, ns := last-first, lastNS-firstNS
 		version := t.load32(traceClock)
-		if version < 1 || version > 2 || ns < minClock || ns > 1<<62 || lastNS > 1<<62 || ticks == 0 || ticks > 1<<62 {
+		if version < 1 || version > 2 || ns < uint64(least) || ns > 1<<62 || lastNS > 1<<62 || ticks == 0 || ticks > 1<<62 {
 			return c, false
 		}
 		c = Clock{ticks: last, ns: int64(lastNS), rate: float64(ns) / float64(ticks)}
@@ -201,6 +208,10 @@ func (t Trace) Clock() (c Clock, ok bool) {
 	}
 	return c, false
 }
+
+// Written returns when the process last wrote the clock, CLOCK_MONOTONIC, ns. The hook's own thread does so four times a
+// second, unless the driver holds it.
+func (c Clock) Written() int64 { return c.ns }
 
 // At returns the time at these ticks; 0 if it is not within a day of the clock.
 func (c Clock) At(ticks uint64) int64 {
