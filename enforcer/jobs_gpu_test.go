@@ -26,7 +26,6 @@ import (
 	"gpusteward/enforcer/jobs"
 	"gpusteward/enforcer/steps"
 	"gpusteward/internal/fixture"
-	"gpusteward/internal/stack"
 	"gpusteward/internal/wire"
 )
 
@@ -440,7 +439,18 @@ func endlessWork(t *testing.T, kind string) {
 	}
 	var took []time.Duration
 	named, where := map[int]bool{}, map[string]int{}
-	for began := time.Now(); time.Since(began) < 2*time.Minute && len(took) < *stuckRounds; time.Sleep(time.Second) {
+	late := func(began time.Time) bool { // those who hang should be named by now
+		mu.Lock()
+		defer mu.Unlock()
+		for _, at := range hung {
+			began = at
+			if time.Since(at) < 25*time.Second {
+				return false
+			}
+		}
+		return len(hung) == *stuckRounds || time.Since(began) > 2*time.Minute
+	}
+	for began := time.Now(); !late(began) && len(took) < *stuckRounds; time.Sleep(time.Second) {
 		_, found := o.Look(func(pid int) string { return fmt.Sprint("job", pid) })
 		mu.Lock()
 		for _, h := range found {
@@ -455,10 +465,9 @@ func endlessWork(t *testing.T, kind string) {
 		mu.Unlock()
 	}
 	for pid := range hung {
-		if p, err := stack.Of(ctx, pid, stack.Options{}); !named[pid] && err == nil {
-			for _, th := range p.Threads {
-				fmt.Printf("%s: pid %d is not named: %s in %q, %+v, %+v\n", kind, pid, th.State, th.Syscall, th.Native, th.Python)
-			}
+		if !named[pid] {
+			threads, _ := exec.Command(filepath.Join(fixture.Given(t, "GS_BENCH", "hook/bench"), "stacks.py"), fmt.Sprint(pid)).Output()
+			fmt.Printf("%s: pid %d is not named:\n%s", kind, pid, threads)
 		}
 	}
 	slices.Sort(took)

@@ -14,6 +14,10 @@ import (
 //     something slows the GPU down, or did a moment ago, that is slowFor and ten times. A copy has more time, by its size.
 //   - The thread has waited before, so often that its longest wait is known. One that waits for a kernel that runs
 //     for ever by design waits for the first time, or never.
+//   - A launch that does not return is such a wait. The driver may hold a launch behind work that fills its queue, and
+//     the locks of the context with it. So the hook's own thread stands in its next call of the driver, and writes no
+//     clock any more: the launch was the thread's last event, the clock stopped within clockStops, and the process
+//     does not compute.
 //   - A process whose steps are known needs no such thread: it has kernelFor without a call.
 //   - No thread of the process is held by a quota, and none is stopped, held by a debugger, or reads from a disk.
 //
@@ -26,6 +30,7 @@ type waiter struct {
 	what    wire.Event // that began it
 	ended   int        // waits
 	longest time.Duration
+	launch  int64 // its last event is a launch, at this time, likewise; 0: it is not
 }
 
 // waiters are known by their threads' places; of threads that share one, only the last.
@@ -49,6 +54,18 @@ func (all *waiters) note(e wire.Event, held int64) {
 	default: // what ended the wait was lost
 		w.since = 0
 	}
+	w.launch = 0
+	if e.Kind == wire.EventLaunch || e.Kind == wire.EventGraph {
+		w.launch = e.At
+	}
+}
+
+// begun returns when the thread's present wait began; 0: it does not wait.
+func (w *waiter) begun(at int64, p *process) int64 {
+	if w.launch > 0 && at-w.launch >= int64(lookFrom) && p.clock < w.launch+int64(clockStops) && !p.watch.computes() {
+		return w.launch
+	}
+	return w.since
 }
 
 // endless returns the verdict on a process that waits for work that does not end; false: there is none.
@@ -58,8 +75,8 @@ func (p *process) endless(at int64) (v verdict, is bool) {
 		return v, false
 	}
 	for i := range p.waiters {
-		if w := &p.waiters[i]; w.overdue(at, p) && (v.since == 0 || w.since < v.since) {
-			v.since, v.what = max(w.since, p.held), streamOf(w.what)
+		if w := &p.waiters[i]; w.overdue(at, p) && (v.since == 0 || w.begun(at, p) < v.since) {
+			v.since, v.what = max(w.begun(at, p), p.held), w.stream()
 		}
 	}
 	return v, v.since > 0 || p.taken > 0 && p.stuck(at) && p.waits(at) && p.quiet(at) >= kernelFor
@@ -67,22 +84,23 @@ func (p *process) endless(at int64) (v verdict, is bool) {
 
 // overdue reports whether the thread waits for longer than its work can take.
 func (w *waiter) overdue(at int64, p *process) bool {
-	if w.since == 0 || w.ended < knownWaits {
+	since := w.begun(at, p)
+	if since == 0 || w.ended < knownWaits {
 		return false
 	}
 	limit := max(patience, pauses*w.longest)
 	if p.slowed > 0 && at-p.slowed <= int64(patience) {
 		limit = max(slowFor, slowPauses*w.longest)
 	}
-	if w.what.Kind == wire.EventCopying {
+	if w.since > 0 && w.what.Kind == wire.EventCopying {
 		limit += time.Duration(float64(w.what.ID) * 64 / copyRate * 1e9)
 	}
-	return time.Duration(at-max(w.since, p.held)) > limit
+	return time.Duration(at-max(since, p.held)) > limit
 }
 
-// streamOf names the stream for which a wait is, by the last digits of its address; empty: it is not told.
-func streamOf(e wire.Event) string {
-	if handle := e.ID >> 8; e.Kind == wire.EventWait && handle > 0 {
+// stream names the stream for which the wait is, by the last digits of its address; empty: it is not told.
+func (w *waiter) stream() string {
+	if handle := w.what.ID >> 8; w.since > 0 && w.what.Kind == wire.EventWait && handle > 0 {
 		return fmt.Sprintf("a wait for the stream at ...%06x0", handle)
 	}
 	return ""

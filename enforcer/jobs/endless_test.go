@@ -53,7 +53,20 @@ func TestEndlessWork(t *testing.T) {
 			h.Observer.Evidence = func(string, int) Evidence { return Evidence{Neighbours: 0.5} }
 			waits(h, r)
 		}, nil, 44, "a wait for the stream at ...3a7f2c0"},
+		"a launch that does not return": {40, time.Second, func(h *host, r *rank) {
+			r.silent = true
+			r.by(1, h.at, wire.EventLaunch, 8)
+		}, nil, 14, ""},
 
+		"a launch, and the program computes": {40, time.Second, func(h *host, r *rank) {
+			r.silent = true
+			r.by(1, h.at, wire.EventLaunch, 8)
+		}, func(r *rank, _ int64) { r.proc('R', 50) }, 0, ""},
+		"a launch, long before the driver holds the hook": {40, time.Second, func(h *host, r *rank) {
+			r.by(1, h.at-3e9, wire.EventLaunch, 8)
+			h.look()
+			r.silent = true
+		}, nil, 0, ""},
 		"a kernel for ever by design":       {0, 0, waits, nil, 0, ""},
 		"for which a new thread waits":      {40, time.Second, func(h *host, r *rank) { r.by(2, h.at, wire.EventWait, stream) }, nil, 0, ""},
 		"for which nobody waits":            {40, time.Second, stands(wire.EventLaunch, 8), nil, 0, ""},

@@ -296,8 +296,13 @@ func (p *process) works(at int64) bool {
 	return p.ended == 0 && !p.blocked(at) && p.watch.computes() && p.quiet(at) < computesFor
 }
 
-// waits reports whether a thread of the process waits for the GPU.
+// waits reports whether a thread of the process waits for the GPU, in a call that waits or in a launch.
 func (p *process) waits(at int64) bool {
+	for i := range p.waiters {
+		if w := &p.waiters[i]; w.since == 0 && w.begun(at, p) > 0 {
+			return true
+		}
+	}
 	for _, w := range p.finder.Status(at).Waits {
 		if w.For == wire.EventWait || w.For == wire.EventCopying {
 			return true

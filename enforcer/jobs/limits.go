@@ -21,6 +21,7 @@ const (
 // When work does not end in a program that waits for no other process: see endless.go.
 const (
 	knownWaits = 32               // waits of a thread, after which its longest one is known (TestEndlessWork)
+	clockStops = time.Second      // after a launch that does not return, at the latest (TestEndlessWork)
 	slowFor    = 30 * time.Second // instead of patience, while something slows the GPU down (TestEndlessWork)
 	slowPauses = 10               // instead of pauses, likewise (TestEndlessWork)
 	copyRate   = 100e6            // bytes a second of the slowest copy (TestEndlessWork)

@@ -67,6 +67,7 @@ type process struct {
 	pace     pace
 	thread   threadMeter
 	launches [16]uint64    // by GPU
+	clock    int64         // when the hook's own thread last wrote the trace's clock, CLOCK_MONOTONIC, ns
 	last     int64         // time of its last call, or at which it was first seen, CLOCK_MONOTONIC, ns
 	calls    bool          // that was a collective
 	busy     int64         // time at which its GPU was last seen with work; 0: never
@@ -136,6 +137,7 @@ func (o *Observer) Observe(t broker.Traced) {
 	p.tenant, p.shared = t.Tenant, t.Trace.Shared()
 	if c, ok := t.Trace.Clock(); ok {
 		events, lost := p.reader.Read(t.Trace, c, o.now(), o.events[:0])
+		p.clock = c.Written()
 		p.take(events, lost)
 		o.events = events[:0]
 		for i := range p.communicators {

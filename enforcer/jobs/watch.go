@@ -122,9 +122,13 @@ func (o *Observer) where(pid int, reason string) string {
 		return ""
 	}
 	t := p.Threads[max(0, slices.IndexFunc(p.Threads, func(t stack.Thread) bool { return t.TID == pid }))]
-	if prefer := better[reason]; prefer != nil && !prefer(t) {
+	for _, prefer := range better[reason] {
+		if prefer(t) {
+			break
+		}
 		if other := slices.IndexFunc(p.Threads, prefer); other >= 0 {
 			t = p.Threads[other]
+			break
 		}
 	}
 	switch f := ownFrame(t); {
@@ -144,11 +148,16 @@ func library(file string) bool {
 		strings.Contains(file, "/dist-packages/") || strings.Contains(file, "/lib/python3")
 }
 
-// better tells by the reason of a hang which threads are told rather than the main thread.
-var better = map[string]func(stack.Thread) bool{"kernel": polls, "deadlock": polls, "unread": inOwnCode}
+// better tells by the reason of a hang which threads are told rather than the main thread, the best ones first.
+var better = map[string][]func(stack.Thread) bool{"kernel": {polls, sleeps}, "deadlock": {polls, sleeps}, "unread": {inOwnCode}}
 
 // polls reports whether a thread may wait for its GPU: who waits polls by default, and the main thread of a server sleeps.
 func polls(t stack.Thread) bool { return t.State == "running" && len(t.Python) > 0 }
+
+// sleeps reports whether a thread may wait in the driver, in a launch or in a wait that does not poll.
+func sleeps(t stack.Thread) bool {
+	return t.Syscall == "futex" && len(t.Python) > 0 && filepath.Base(t.Python[0].File) != "threading.py"
+}
 
 // inOwnCode reports whether a thread of a server stands in code of its own, rather than wait for clients or for a time.
 func inOwnCode(t stack.Thread) bool {
