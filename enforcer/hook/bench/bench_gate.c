@@ -32,7 +32,7 @@ static double loop(uintptr_t stream, bool through)
 	for (int i = 0; i < LAUNCHES; i++) {
 		struct gs_launch l;
 		if (through) {
-			gs_gate_enter(&l, (CUstream)stream, false, NULL);
+			gs_gate_enter(&l, (CUstream)stream, false, NULL, gs_threads);
 			gs_note(GS_EVENT_LAUNCH, gs_note_id(&l));
 		}
 		CUresult r = driver();
@@ -58,7 +58,7 @@ static void *work(void *arg)
 	pthread_setaffinity_np(pthread_self(), sizeof one, &one);
 	w->plain = loop(10 + w->number, false);
 	struct gs_launch l; /* so that the thread and its stream are known */
-	gs_gate_enter(&l, (CUstream)(10 + w->number), false, NULL);
+	gs_gate_enter(&l, (CUstream)(10 + w->number), false, NULL, gs_threads);
 	gs_gate_leave(&l, 0);
 	pthread_barrier_wait(&together);
 	w->ns = loop(10 + w->number, true) - w->plain;

@@ -38,12 +38,14 @@ static _Atomic unsigned fake_events; /* made so far */
 static _Atomic(float) fake_elapsed_ms; /* between two markers; 0: the GPU has no clock */
 static _Atomic bool fake_instant;  /* the GPU does everything at once */
 static _Atomic uint64_t fake_bad;  /* calls that a driver would punish */
+static _Atomic unsigned fake_asks, fake_asked; /* questions about events, and those before the last record */
 static _Atomic bool fake_hold;     /* a launch does not come back from the driver */
 static _Thread_local CUcontext fake_context = (CUcontext)0x100; /* of GPU 0; 0x200 is GPU 1's */
 
 static _Atomic uint64_t fake_acquires, fake_yields, fake_usages, fake_launched, fake_copied;
 static _Atomic uint64_t fake_epoch = 1, fake_polls;
 static struct gs_page *fake_page;
+static const void *fake_kernel; /* that is launched */
 
 /* All that the broker was told, in order. What is below the count stays. */
 #define FAKE_SAYS (1 << 14)
@@ -77,7 +79,7 @@ static inline CUresult event_create(CUevent *e, unsigned flags)
 	static struct CUevent_st events[1 << 16];
 
 	*e = &events[atomic_fetch_add(&fake_events, 1) % (1 << 16)];
-	return flags & CU_EVENT_DISABLE_TIMING ? 1 : atomic_load(&fake_fault);
+	return flags == CU_EVENT_DEFAULT ? atomic_load(&fake_fault) : 1; /* the hook needs no other */
 }
 
 static inline CUresult event_record(CUevent e, CUstream s)
@@ -89,6 +91,7 @@ static inline CUresult event_record(CUevent e, CUstream s)
 	if (atomic_load(&fake_fault) || atomic_load(&fake_error))
 		return atomic_load(&fake_fault) ? atomic_load(&fake_fault) : atomic_load(&fake_error);
 	atomic_fetch_add(&f->records, 1);
+	atomic_store(&fake_asked, atomic_load(&fake_asks));
 	atomic_store(&e->stream, (uintptr_t)s);
 	atomic_store(&e->at, atomic_load(&f->put));
 	return 0;
@@ -98,6 +101,7 @@ static inline CUresult event_query(CUevent e)
 {
 	struct fake_stream *f = &fake[atomic_load(&e->stream)];
 
+	atomic_fetch_add(&fake_asks, 1);
 	if (atomic_load(&fake_fault))
 		return atomic_load(&fake_fault);
 	return atomic_load(&fake_instant) || atomic_load(&f->done) >= atomic_load(&e->at) ? 0 : CUDA_ERROR_NOT_READY;
@@ -229,6 +233,7 @@ static inline void fake_begin(void)
 	/* The hook's own mapping cannot be written. */
 	struct gs_page *mine = mmap(NULL, sizeof *fake_page, PROT_READ, MAP_SHARED, fd, 0);
 	CHECK(fake_page != MAP_FAILED && mine != MAP_FAILED);
+	fake_kernel = fake_page;
 	close(fd);
 	for (unsigned i = 0; i < GS_GPUS; i++)
 		fake_page->slot[i].inflight_us = 2000;
@@ -275,11 +280,17 @@ static inline void fake_launch(uintptr_t stream, bool per_thread, void *graph)
 {
 	struct gs_launch l;
 
-	gs_gate_enter(&l, (CUstream)stream, per_thread, graph);
-	l.what = graph ? graph : &fake_page;
+	gs_gate_enter(&l, (CUstream)stream, per_thread, graph, graph ? graph : fake_kernel);
 	AWAIT(!atomic_load(&fake_hold));
 	atomic_fetch_add(&of((CUstream)(stream || !per_thread ? stream : 2))->put, 1);
 	gs_gate_leave(&l, 0);
+}
+
+/* A function of the host, which comes after all that was put on the stream. */
+static inline void fake_host(uintptr_t stream)
+{
+	gs_gate_host((CUstream)stream, false);
+	atomic_fetch_add(&fake[stream].put, 1);
 }
 
 /* The stream has done all that was put on it. */

@@ -129,14 +129,25 @@ static void wait_line(struct gs_gpu *g, struct gs_page *page, uint32_t bell)
 		gs_bell_wait(page, bell, at - now);
 }
 
-/* Returns whether the launch has the ticket: it is to be timed. */
-static bool ticket(void)
+/* Returns whether the launch has the ticket: it is to be timed. What was timed often leaves the ticket to others for a
+ * while, or a kernel that a step has once among a thousand would not be timed for seconds. */
+static bool ticket(const void *what)
 {
+	static _Atomic unsigned left; /* to others, of late */
+	_Atomic uint16_t *times = &gs_timed[gs_note_id(what) % GS_TIMED];
 	unsigned n = atomic_load_explicit(&gs_tickets, memory_order_relaxed);
 
-	while (n && !atomic_compare_exchange_weak(&gs_tickets, &n, n - 1))
+	while (n > 1 && what && !atomic_compare_exchange_weak(&gs_tickets, &n, n - 1))
 		;
-	return n == 1;
+	if (n != 1 || !what)
+		return false;
+	if (atomic_load(times) >= OFTEN && atomic_fetch_add(&left, 1) < LEAVES)
+		return false;
+	if (!atomic_compare_exchange_strong(&gs_tickets, &n, 0))
+		return false;
+	atomic_store(&left, 0);
+	atomic_fetch_add(times, atomic_load(times) < OFTEN);
+	return true;
 }
 
 /* Decides by the page whether the launch may be made now. passes: it has waited long enough. */
@@ -340,12 +351,11 @@ void gs_gate_slow(struct gs_launch *l)
 	l->crowd = NULL;
 	l->seq = 0;
 	l->timed_ns = 0;
-	l->what = NULL;
 	gs_launch_over(t);
 	struct gs_stream *e = stream_of(t, l->stream);
 	if (!e || (atomic_load(&gs_captures) && gs_stream_captures(l->stream)))
 		return;
-	bool timed = ticket();
+	bool timed = ticket(l->what);
 	for (;;) {
 		struct gs_page *page = atomic_load(&gs_page);
 		uint32_t bell = __atomic_load_n(&page->bell, __ATOMIC_ACQUIRE);
@@ -390,6 +400,11 @@ void gs_gate_slow(struct gs_launch *l)
 	}
 }
 
+static bool open_at(const struct gs_gpu *g)
+{
+	return __atomic_load_n(&atomic_load(&gs_page)->slot[gs_gpu_index(g)].mode, __ATOMIC_ACQUIRE) == GS_OPEN;
+}
+
 /* A host function may wait for what this thread does after further launches. At an
  * open gate no launch looks, so the function is only remembered. */
 void gs_gate_host(CUstream s, bool per_thread)
@@ -401,14 +416,15 @@ void gs_gate_host(CUstream s, bool per_thread)
 		s = CU_STREAM_PER_THREAD;
 	else if (s == CU_STREAM_LEGACY)
 		s = NULL;
+	struct gs_context *c = gs_context_current();
+	struct gs_gpu *g = c ? atomic_load(&c->gpu) : NULL;
+	if (t && g && open_at(g) && !atomic_load(&gs_deep)) {
+		gs_stream_hosted(t, c, s);
+		return;
+	}
 	struct gs_stream *e = stream_of(t, s);
 	if (!e || e->stray || (atomic_load(&gs_captures) && gs_stream_captures(s)))
 		return;
-	struct gs_slot *slot = &atomic_load(&gs_page)->slot[gs_gpu_index(e->gpu)];
-	if (__atomic_load_n(&slot->mode, __ATOMIC_ACQUIRE) == GS_OPEN && !atomic_load(&gs_deep)) {
-		atomic_store(&e->hosted, true);
-		return;
-	}
 	uint64_t now = gs_now();
 	gs_gpu_lock(e->gpu);
 	gs_stream_settle(t, now);

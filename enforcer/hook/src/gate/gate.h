@@ -8,17 +8,17 @@
 /* Around every launch:
  *
  *	struct gs_launch l;
- *	gs_gate_enter(&l, stream, per_thread, graph);
+ *	gs_gate_enter(&l, stream, per_thread, graph, what);
  *	CUresult r = gs_real.cuLaunchKernel(...);
  *	gs_gate_leave(&l, r);
  *
  * stream is as the program gave it. per_thread: NULL is the thread's own stream
- * (the _ptsz names). graph is the executable graph; NULL: a kernel. enter may wait
- * for a turn; leave marks. */
+ * (the _ptsz names). graph is the executable graph; NULL: a kernel. what is the
+ * function or the graph; NULL: a copy. enter may wait for a turn; leave marks. */
 
 void gs_gate_slow(struct gs_launch *l); /* for gs_gate_enter */
 
-static inline void gs_gate_enter(struct gs_launch *l, CUstream stream, bool per_thread, void *graph)
+static inline void gs_gate_enter(struct gs_launch *l, CUstream stream, bool per_thread, void *graph, const void *what)
 {
 	struct gs_thread *t = gs_self;
 
@@ -55,6 +55,7 @@ static inline void gs_gate_enter(struct gs_launch *l, CUstream stream, bool per_
 	}
 	l->stream = stream;
 	l->graph = graph;
+	l->what = what;
 	gs_gate_slow(l);
 }
 

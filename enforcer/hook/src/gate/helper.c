@@ -51,12 +51,17 @@ static uint64_t time_launches(const struct gs_page *page, uint64_t now)
 {
 	static uint64_t next;
 	static uint32_t random = 1;
+	static bool was;
 	uint64_t each = __atomic_load_n(&page->timed, __ATOMIC_RELAXED) * 1000ull;
 
-	if (!each) {
+	if (was != (each > 0)) { /* a profile begins or ends */
 		atomic_store(&gs_tickets, 0);
-		return GS_NEVER;
+		for (unsigned i = 0; i < GS_TIMED; i++)
+			atomic_store(&gs_timed[i], 0);
+		was = each > 0;
 	}
+	if (!each)
+		return GS_NEVER;
 	each = each > LEAST_NS ? each : LEAST_NS;
 	if (next > now + 2 * each)
 		next = now;

@@ -402,7 +402,7 @@ static bool events(struct measure *m)
 		gs_real.cuEventDestroy_v2(m->end);
 		m->begin = NULL;
 	}
-	if (!m->begin && !gs_real.cuEventCreate(&m->begin, 0) && gs_real.cuEventCreate(&m->end, 0)) {
+	if (!m->begin && !gs_real.cuEventCreate(&m->begin, CU_EVENT_DEFAULT) && gs_real.cuEventCreate(&m->end, CU_EVENT_DEFAULT)) {
 		gs_real.cuEventDestroy_v2(m->begin);
 		m->begin = NULL;
 	}

@@ -31,6 +31,10 @@
                                     * test: graphs_in_open_are_bounded */
 #define GRAPHS_NS       20000000   /* ns: graphs of so much work may go by without a look while the gate is open
                                     * test: graphs_in_open_go_by_on_credit */
+#define OFTEN           16         /* launches: a kernel of which so many were timed leaves tickets to others
+                                    * test: what_was_timed_often_leaves_the_ticket */
+#define LEAVES          64         /* launches: so many leave a ticket to others, and the next one takes it
+                                    * test: what_was_timed_often_leaves_the_ticket */
 #define BOUND_NS        750000     /* ns: work that a stream may have queued if more gains nothing: it drains soon
                                     * test: work_in_flight_is_bounded */
 #define DRY_NS          100000     /* ns: so little work in a queue is hardly any: its program was faster than the GPU

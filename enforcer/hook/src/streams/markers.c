@@ -36,7 +36,7 @@ static CUresult event_take(struct gs_context *c, CUevent *event)
 		*event = c->spare[--c->spares];
 		return CUDA_SUCCESS;
 	}
-	CUresult r = gs_real.cuEventCreate(event, CU_EVENT_BLOCKING_SYNC);
+	CUresult r = gs_real.cuEventCreate(event, CU_EVENT_DEFAULT); /* nobody sleeps for it: no interrupt */
 	if (r)
 		*event = NULL;
 	return r;
@@ -210,7 +210,9 @@ void gs_marker_hosted(struct gs_stream *e, CUstream stream, uint64_t now)
 bool gs_marker_due(const struct gs_stream *e)
 {
 	const struct gs_marker *m = &e->now;
-	uint64_t most = e->bound_ns / MARKER_PART > MARKER_NS ? e->bound_ns / MARKER_PART : MARKER_NS;
+	bool open = e->gpu->phase == GS_UNGATED && !m->graph; /* kernels of a deep queue, which events between would slow down */
+	uint64_t bound = open ? GS_AHEAD : e->bound_ns;
+	uint64_t most = bound / MARKER_PART > MARKER_NS ? bound / MARKER_PART : MARKER_NS;
 
 	if (!m->launches || e->pending == GS_MARKERS)
 		return false;
@@ -337,16 +339,18 @@ bool gs_marker_before(struct gs_stream *e, CUstream stream, uint64_t now)
 	return gs_marker_record(e, stream, now);
 }
 
-/* A GPU that has passed the marker before by now had nothing to do until the launch came. */
-void gs_marker_time(struct gs_stream *e, uint32_t id, uint64_t since, uint64_t now)
+/* Nothing comes between the launch and the event behind it: a GPU that is ahead waits for the event, too. If it has passed
+ * the marker before the launch by then, it had nothing to do until the launch came. */
+void gs_marker_time(struct gs_stream *e, CUstream stream, uint32_t id, uint64_t since, uint64_t now)
 {
-	const struct gs_marker *before = e->pending ? ring_at(e, e->pending - 1) : NULL;
+	bool alone = e->pending && ring_at(e, e->pending - 1)->recorded_ns <= since && e->now.launches == 1; /* else another thread's */
 
-	if (!before || before->recorded_ns > since || e->now.launches != 1) /* of another thread */
+	if (!gs_marker_record(e, stream, now) || !alone)
 		return;
-	e->now.timed = id;
-	if (gs_real.cuEventQuery(before->event) == CUDA_SUCCESS)
-		e->now.idle_ns = now - since < UINT32_MAX ? (uint32_t)(now - since) : UINT32_MAX;
+	struct gs_marker *m = ring_at(e, e->pending - 1);
+	m->timed = id;
+	if (gs_real.cuEventQuery(ring_at(e, e->pending - 2)->event) == CUDA_SUCCESS)
+		m->idle_ns = now - since < UINT32_MAX ? (uint32_t)(now - since) : UINT32_MAX;
 }
 
 /* Notes how long the launch took, by the GPU's clock. */

@@ -47,8 +47,9 @@ uint64_t gs_marker_learnt(struct gs_gpu *g, void *graph); /* its cost, ns; 0: it
 
 /* The next launch is to be timed: a marker before it. Returns whether that was recorded. */
 bool gs_marker_before(struct gs_stream *e, CUstream stream, uint64_t now);
-/* The launch was made, alone behind that marker, which was recorded then. */
-void gs_marker_time(struct gs_stream *e, uint32_t id, uint64_t since, uint64_t now);
+/* The launch was made, alone behind that marker, which was recorded then: a marker behind it, and at once. id 0: it was
+ * not alone. */
+void gs_marker_time(struct gs_stream *e, CUstream stream, uint32_t id, uint64_t since, uint64_t now);
 
 void gs_gate_graph_forget(void *exec); /* it is destroyed; without the lock */
 

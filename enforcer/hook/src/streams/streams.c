@@ -332,6 +332,18 @@ struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s)
 	return e;
 }
 
+void gs_stream_hosted(struct gs_thread *t, const struct gs_context *c, CUstream s)
+{
+	struct gs_gpu *g = atomic_load(&c->gpu);
+	struct gs_thread *own = s == CU_STREAM_PER_THREAD ? t : NULL;
+
+	gs_gpu_lock(g);
+	for (struct gs_stream *e = g->streams; e; e = e->next)
+		if (e->context == c && e->stream == s && e->thread == own)
+			atomic_store(&e->hosted, true);
+	pthread_mutex_unlock(&g->lock);
+}
+
 void gs_gate_stream_destroyed(CUstream s)
 {
 	if (!s || s == CU_STREAM_LEGACY || s == CU_STREAM_PER_THREAD)
@@ -390,10 +402,10 @@ static void mark(const struct gs_launch *l, CUresult r, bool can)
 	if (!r && c && (e->stray || e->stream == l->stream)) {
 		uint64_t now = gs_now();
 		gs_marker_add(e, c, l->graph, 1, l->cost, now);
-		bool timed = l->timed_ns && l->what && can;
-		if (timed && l->beside == gs_stream_beside(e, true))
-			gs_marker_time(e, gs_note_id(l->what), l->timed_ns, now);
-		if (can && (timed || gs_marker_due(e))) {
+		if (l->timed_ns && can) {
+			bool one = l->beside == gs_stream_beside(e, true);
+			gs_marker_time(e, l->stream, one ? gs_note_id(l->what) : 0, l->timed_ns, now);
+		} else if (can && gs_marker_due(e)) {
 			gs_marker_look(e);
 			gs_marker_record(e, l->stream, now);
 		}

@@ -10,6 +10,9 @@ struct gs_thread *gs_thread_of_self(void); /* NULL: no place is left */
 struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s);
 /* The thread calls it: it ends, or copies on another GPU. */
 void gs_copies_settle(struct gs_thread *t);
+/* A host function is queued on a stream of the context, whose GPU is known. Launches behind it may wait for it. The stream
+ * does not become the thread's present one: it may be for such functions alone, as one of JAX is. */
+void gs_stream_hosted(struct gs_thread *t, const struct gs_context *c, CUstream s);
 /* Books what the thread launched without a look. Its GPU is locked. */
 void gs_stream_settle(struct gs_thread *t, uint64_t now);
 /* The thread's graphs that went by without a look are booked as one launch, which tells nobody's cost. With the lock. */
@@ -40,7 +43,7 @@ struct gs_launch {
 	uint64_t seq;  /* the thread's, which this made odd; 0: it did not */
 	uint64_t beside;   /* gs_stream_beside before it, if it is timed */
 	uint64_t timed_ns; /* its time is to be noted, and a marker before it was recorded then; 0: no */
-	const void *what;  /* function or graph; set after enter */
+	const void *what;  /* function or graph; NULL: a copy */
 };
 
 /* The last launch of this thread that the slow path let go on, until it is left. */

@@ -20,6 +20,8 @@ extern _Atomic uint64_t gs_generation; /* of streams and contexts: see streams.c
 extern _Atomic unsigned gs_captures;   /* that may be under way, on any stream */
 extern _Atomic unsigned gs_deep;       /* GPUs with so much work queued in OPEN that launches have to look */
 extern _Atomic unsigned gs_tickets;    /* launches until one is timed; 0: none is to be */
+#define GS_TIMED 512
+extern _Atomic uint16_t gs_timed[GS_TIMED]; /* launches that were timed since the profile began, by what */
 extern _Atomic uint64_t gs_credits;    /* changes when threads have to look again though the page did not */
 extern _Atomic uint64_t gs_errors, gs_passed;
 extern bool gs_fences; /* no membarrier: every launch takes the slow path, which has a fence */

@@ -41,7 +41,7 @@ static void note(const struct gs_copy *c, bool waits)
 			gs_copy_wait(&c, way);                  \
 		bool within = FILL(way) || (gated() && (way) == GS_WITHIN); \
 		if (within)                                     \
-			gs_gate_enter(&l, stream, false, NULL); \
+			gs_gate_enter(&l, stream, false, NULL, NULL); \
 		note(&c, waits);                                \
 		CUresult r = gs_real.name arguments;            \
 		gs_note_result(r);                              \

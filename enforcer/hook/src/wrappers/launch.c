@@ -19,8 +19,7 @@
 		struct gs_launch l;                             \
                                                                 \
 		GS_NEED(name);                                  \
-		gs_gate_enter(&l, stream, per_thread, NULL);    \
-		l.what = f;                                     \
+		gs_gate_enter(&l, stream, per_thread, NULL, f); \
 		gs_note(GS_EVENT_LAUNCH, gs_note_id(f));        \
 		CUresult r = gs_real.name arguments;            \
 		gs_note_result(r);                              \
@@ -90,8 +89,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
 		return gs_real.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
 	for (unsigned i = 0; i < count; i++) {
 		bool gone = go_to(list[i].hStream);
-		gs_gate_enter(&l, list[i].hStream, false, NULL);
-		l.what = list[i].function;
+		gs_gate_enter(&l, list[i].hStream, false, NULL, list[i].function);
 		gs_note(GS_EVENT_LAUNCH, gs_note_id(list[i].function));
 		come_back(gone);
 	}
@@ -107,8 +105,7 @@ static CUresult graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExe
 	struct gs_graph_memory m;
 	struct gs_launch l;
 
-	gs_gate_enter(&l, s, per_thread, exec);
-	l.what = exec;
+	gs_gate_enter(&l, s, per_thread, exec, exec);
 	gs_note(GS_EVENT_GRAPH, gs_note_id(exec));
 	CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
 	if (likely(gs_graph_runs(&m, exec))) {
