@@ -5,9 +5,10 @@ of its steps ended.
 
 FILE gets one JSON object: kind, pid, rank, and ends, the CLOCK_MONOTONIC
 nanoseconds at which each step ended, as a timer in the loop sees it. It is empty
-for a kind that has no steps. GS_PROFILED names a file for what torch.profiler sees from
-the middle of the run on, for a quarter of its time: one JSON object, us by kernel. Kinds of several ranks start one process for each
-GPU; each writes FILE.RANK.
+for a kind that has no steps. GS_PROFILED names a file for what torch.profiler sees
+from the middle of the run on, for a quarter of its time: one JSON object, us and
+launches by kernel. Kinds of several ranks start one process for each GPU; each
+writes FILE.RANK.
 """
 
 import json
@@ -41,7 +42,8 @@ class Loop:
             times = {}
             for e in self.profiler.events():
                 if not e.name.startswith(("Memcpy", "Memset")):
-                    times[e.name] = times.get(e.name, 0) + e.device_time_total
+                    us, launches = times.get(e.name, (0, 0))
+                    times[e.name] = us + e.device_time_total, launches + 1
             with open(self.profiled, "w") as out:
                 json.dump(times, out)
             self.profiled = None
