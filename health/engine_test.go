@@ -262,6 +262,7 @@ func (w *world) restart(boot string) []incident.Event {
 	text := fixture.Value(json.Marshal(saved))(w.t)
 	var back Saved
 	fixture.Must(w.t, json.Unmarshal(text, &back))
+	back.Faults = slices.Insert(back.Faults, 0, savedFault{Check: "a_check_of_another_version"})
 	var checks []*Check
 	for _, j := range w.engine.judges {
 		checks = append(checks, j.Check)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"regexp/syntax"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,6 +105,14 @@ func shortest(re *syntax.Regexp) []string {
 		}
 	}
 	return all // nothing for an anchor
+}
+
+// TestAlertableXIDs: a tenant's fault matters to checks though it is not critical, and an event of no one's fault does not.
+func TestAlertableXIDs(t *testing.T) {
+	all := AlertableXIDs()
+	for code, want := range map[int]bool{13: true, 79: true, 1: false} {
+		fixture.Equal(t, slices.Contains(all, code), want, "XID %d matters", code)
+	}
 }
 
 // TestUsersCannotSpeakForTheKernel puts into every place that the kernel leaves to its users, a comm of 15 bytes or a

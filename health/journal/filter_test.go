@@ -65,6 +65,7 @@ func TestFiltersAreRead(t *testing.T) {
 		for query, want := range map[string]Filter{
 			"": {},
 			"since=2026-01-31T12:00:00Z&until=2026-01-31T13:00:00%2B01:00": {Since: noon, Until: noon},
+			"limit=1":            {Limit: 1},
 			"since=1769860800.5": {Since: noon.Add(time.Second / 2)},
 			"since=15m":          {Since: time.Now().Add(-15 * time.Minute)},
 			"kind=ack&check=gpu_lost&severity=warning&gpu=3&tenant=batch&workload=pod/a&class=memory-fault" +
