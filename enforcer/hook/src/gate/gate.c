@@ -55,16 +55,23 @@ static void bounded(struct gs_stream *e, uint64_t now)
 	e->bound_set = now;
 }
 
-/* How many times this graph may go by in OPEN before the next one looks. */
+/* This graph may go by in OPEN from now on, as the thread's others may, until the next one that looks. */
 static void grant_graphs(struct gs_thread *t, const struct gs_stream *e, const struct gs_launch *l)
 {
 	uint64_t cost = gs_marker_learnt(e->gpu, l->graph);
+	struct gs_known *known = gs_known(t, l->graph);
 
-	if (!cost || e->stray || e->refusals)
+	if (!cost || cost > GRAPHS_NS || e->stray || e->refusals) {
+		if (known)
+			known->exec = NULL; /* it looks each time, as others do once after it */
 		return;
-	t->graph = l->graph;
-	t->each = cost;
-	t->granted = t->graphs = GRAPHS_NS / cost < CREDIT_MOST ? (uint32_t)(GRAPHS_NS / cost) : CREDIT_MOST;
+	}
+	if (!known)
+		known = &t->known[t->known_next++ % GS_KNOWN];
+	known->exec = l->graph;
+	known->cost = (uint32_t)cost;
+	known->left = CREDIT_MOST;
+	t->graphs_ns = GRAPHS_NS;
 }
 
 /* A launch goes on and is to be marked. A graph that is to be measured must not
@@ -418,12 +425,14 @@ void gs_gate_host(CUstream s, bool per_thread)
 		s = NULL;
 	struct gs_context *c = gs_context_current();
 	struct gs_gpu *g = c ? atomic_load(&c->gpu) : NULL;
+	if (atomic_load(&gs_captures) && gs_stream_captures(s))
+		return;
 	if (t && g && open_at(g) && !atomic_load(&gs_deep)) {
 		gs_stream_hosted(t, c, s);
 		return;
 	}
 	struct gs_stream *e = stream_of(t, s);
-	if (!e || e->stray || (atomic_load(&gs_captures) && gs_stream_captures(s)))
+	if (!e || e->stray)
 		return;
 	uint64_t now = gs_now();
 	gs_gpu_lock(e->gpu);

@@ -18,6 +18,14 @@
 
 void gs_gate_slow(struct gs_launch *l); /* for gs_gate_enter */
 
+static inline struct gs_known *gs_known(struct gs_thread *t, const void *graph)
+{
+	for (unsigned i = 0; i < GS_KNOWN; i++)
+		if (t->known[i].exec == graph)
+			return &t->known[i];
+	return NULL;
+}
+
 static inline void gs_gate_enter(struct gs_launch *l, CUstream stream, bool per_thread, void *graph, const void *what)
 {
 	struct gs_thread *t = gs_self;
@@ -34,8 +42,10 @@ static inline void gs_gate_enter(struct gs_launch *l, CUstream stream, bool per_
 		bool free = !(__atomic_load_n(&page->gated, __ATOMIC_RELAXED) |
 			      atomic_load_explicit(&gs_deep, memory_order_relaxed) |
 			      atomic_load_explicit(&gs_tickets, memory_order_relaxed));
+		struct gs_known *known = NULL;
 		if (unlikely(graph)) {
-			free = free && t->graphs && t->graph == graph;
+			known = gs_known(t, graph);
+			free = free && known && known->left && known->cost <= t->graphs_ns;
 		} else if (unlikely(!free) && t->spare && t->page == page &&
 			   !atomic_load_explicit(&gs_tickets, memory_order_relaxed) &&
 			   t->bell == __atomic_load_n(&page->bell, __ATOMIC_RELAXED) &&
@@ -45,7 +55,11 @@ static inline void gs_gate_enter(struct gs_launch *l, CUstream stream, bool per_
 		}
 		if (likely(free && !(seq & 1) && t->stream == stream &&
 			   t->generation == atomic_load_explicit(&gs_generation, memory_order_relaxed))) {
-			t->graphs -= graph != NULL;
+			if (unlikely(known)) {
+				known->left--;
+				t->graphs_ns -= known->cost;
+				t->graphs_spent += known->cost;
+			}
 			l->entry = NULL;
 			l->crowd = NULL;
 			l->seq = seq + 1;

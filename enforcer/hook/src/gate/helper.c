@@ -26,7 +26,7 @@
 
 #define EXIT_NS 100000000
 #define LEAST_NS 200000 /* launches are not timed more often */
-#define BEFORE 32       /* so many launches, at most, are counted until one is */
+#define BEFORE 16       /* so many launches, at most, are counted until one is */
 #define STACK (256 << 10)
 
 static _Atomic bool running, stopping;

@@ -33,7 +33,7 @@
                                     * test: graphs_in_open_go_by_on_credit */
 #define OFTEN           16         /* launches: a kernel of which so many were timed leaves tickets to others
                                     * test: what_was_timed_often_leaves_the_ticket */
-#define LEAVES          64         /* launches: so many leave a ticket to others, and the next one takes it
+#define LEAVES          16         /* launches: so many leave a ticket to others, and the next one takes it
                                     * test: what_was_timed_often_leaves_the_ticket */
 #define BOUND_NS        750000     /* ns: work that a stream may have queued if more gains nothing: it drains soon
                                     * test: work_in_flight_is_bounded */

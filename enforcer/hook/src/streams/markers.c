@@ -15,6 +15,7 @@
 #define MARKER_NS 400000     /* of work that a marker covers, about, */
 #define MARKER_PART 8        /* or this part of what may be queued */
 #define MARKER_LAUNCHES 256  /* at most, in case the estimate is wrong */
+#define FEW 16               /* of so many markers in OPEN, one covers no more than in a turn */
 #define KERNEL_NS 100000     /* a kernel's cost while it is not known */
 #define UNCOUNTED_NS 1000000000
 #define CHAIN_NS 10000000000 /* beyond this the driver's float of milliseconds is too coarse */
@@ -92,6 +93,7 @@ bool gs_marker_record(struct gs_stream *e, CUstream stream, uint64_t now)
 	if (!free || r)
 		return false;
 	e->refusals = 0;
+	e->made++;
 	m->recorded_ns = now;
 	*ring_at(e, e->pending++) = *m;
 	memset(m, 0, sizeof *m);
@@ -207,10 +209,16 @@ void gs_marker_hosted(struct gs_stream *e, CUstream stream, uint64_t now)
 	gs_marker_record(e, stream, now);
 }
 
+static bool paced(const struct gs_gpu *g)
+{
+	return __atomic_load_n(&atomic_load(&gs_page)->slot[gs_gpu_index(g)].pace_permille, __ATOMIC_RELAXED);
+}
+
 bool gs_marker_due(const struct gs_stream *e)
 {
 	const struct gs_marker *m = &e->now;
-	bool open = e->gpu->phase == GS_UNGATED && !m->graph; /* kernels of a deep queue, which events between would slow down */
+	/* Events between the kernels of a deep queue slow it down. Now and then one tells the cost of a single kernel. */
+	bool open = e->gpu->phase == GS_UNGATED && !m->graph && e->made % FEW && !paced(e->gpu);
 	uint64_t bound = open ? GS_AHEAD : e->bound_ns;
 	uint64_t most = bound / MARKER_PART > MARKER_NS ? bound / MARKER_PART : MARKER_NS;
 
@@ -268,13 +276,13 @@ uint64_t gs_marker_cost(struct gs_stream *e, void *exec, uint64_t unknown)
 
 void gs_gate_graph_forget(void *exec)
 {
-	if (gs_self && gs_self->graph == exec)
-		gs_self->graph = NULL;
 	for (unsigned i = 0; exec && i < GS_GPUS; i++) {
 		pthread_mutex_lock(&gs_gates[i].lock);
 		struct gs_graph *graph = graph_of(&gs_gates[i], exec);
-		if (graph)
+		if (graph) {
 			*graph = (struct gs_graph){ 0 };
+			atomic_fetch_add(&gs_generation, 1); /* no thread lets it go by */
+		}
 		pthread_mutex_unlock(&gs_gates[i].lock);
 	}
 }

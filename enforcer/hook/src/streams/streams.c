@@ -58,12 +58,12 @@ void gs_stream_settle(struct gs_thread *t, uint64_t now)
 void gs_stream_settle_graphs(struct gs_thread *t, uint64_t now)
 {
 	struct gs_stream *e = atomic_load(&t->entry);
-	uint32_t n = t->granted - t->graphs;
+	uint32_t spent = t->graphs_spent;
 
-	t->graphs = t->granted = 0;
-	if (!n || !e || !e->context || e->stream != t->stream)
+	t->graphs_ns = t->graphs_spent = 0;
+	if (!spent || !e || !e->context || e->stream != t->stream)
 		return;
-	gs_marker_add(e, e->context, NULL, 0, n * t->each, now);
+	gs_marker_add(e, e->context, NULL, 0, spent, now);
 	e->now.uneven = true;
 }
 
@@ -288,13 +288,23 @@ static struct gs_stream *entry_new(struct gs_gpu *g, struct gs_context *c, CUstr
 	return e;
 }
 
+/* The entry of a stream, which is made if there is none. The GPU is locked. */
+static struct gs_stream *entry_of(struct gs_gpu *g, struct gs_context *c, CUstream s, struct gs_thread *own)
+{
+	struct gs_stream *e = g->streams;
+
+	while (e && (e->context != c || e->stream != s || e->thread != own))
+		e = e->next;
+	return e ? e : entry_new(g, c, s, own);
+}
+
 struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s)
 {
 	struct gs_stream *known = t ? atomic_load(&t->entry) : NULL;
 
 	if (known && t->stream == s && t->generation == atomic_load(&gs_generation))
 		return known;
-	if (known && t->granted) {
+	if (known && t->graphs_spent) {
 		gs_gpu_lock(known->gpu);
 		gs_stream_settle_graphs(t, gs_now());
 		pthread_mutex_unlock(&known->gpu->lock);
@@ -309,16 +319,14 @@ struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s)
 		return gs_strays(&gs_gates[gpu]);
 	}
 	uint64_t generation = atomic_load(&gs_generation);
+	if (t->generation != generation || atomic_load(&t->gpu) != gpu)
+		memset(t->known, 0, sizeof t->known); /* a graph may be gone by now, or have another cost here */
 	struct gs_gpu *g = &gs_gates[gpu];
 	struct gs_thread *own = s == CU_STREAM_PER_THREAD ? t : NULL;
 	moves(t, gpu);
 	pthread_mutex_lock(&g->lock);
 	gs_stream_settle(t, gs_now());
-	struct gs_stream *e = g->streams;
-	while (e && (e->context != c || e->stream != s || e->thread != own))
-		e = e->next;
-	if (!e)
-		e = entry_new(g, c, s, own);
+	struct gs_stream *e = entry_of(g, c, s, own);
 	pthread_mutex_unlock(&g->lock);
 	/* Streams without an object are another context's once that is made
 	 * current, and no call tells of it. They are known by their handle only
@@ -328,20 +336,22 @@ struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s)
 	atomic_store(&t->entry, keep ? e : NULL);
 	t->stream = s;
 	t->generation = keep ? generation : 0;
-	t->graphs = t->granted = 0;
+	t->graphs_ns = t->graphs_spent = 0;
 	return e;
 }
 
-void gs_stream_hosted(struct gs_thread *t, const struct gs_context *c, CUstream s)
+void gs_stream_hosted(struct gs_thread *t, struct gs_context *c, CUstream s)
 {
 	struct gs_gpu *g = atomic_load(&c->gpu);
-	struct gs_thread *own = s == CU_STREAM_PER_THREAD ? t : NULL;
+	struct gs_stream *e = atomic_load(&t->entry);
 
-	gs_gpu_lock(g);
-	for (struct gs_stream *e = g->streams; e; e = e->next)
-		if (e->context == c && e->stream == s && e->thread == own)
-			atomic_store(&e->hosted, true);
-	pthread_mutex_unlock(&g->lock);
+	if (!e || t->stream != s || t->generation != atomic_load(&gs_generation)) {
+		gs_gpu_lock(g);
+		e = entry_of(g, c, s, s == CU_STREAM_PER_THREAD ? t : NULL);
+		pthread_mutex_unlock(&g->lock);
+	}
+	if (!e->stray)
+		atomic_store(&e->hosted, true);
 }
 
 void gs_gate_stream_destroyed(CUstream s)

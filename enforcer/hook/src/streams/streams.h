@@ -12,7 +12,7 @@ struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s);
 void gs_copies_settle(struct gs_thread *t);
 /* A host function is queued on a stream of the context, whose GPU is known. Launches behind it may wait for it. The stream
  * does not become the thread's present one: it may be for such functions alone, as one of JAX is. */
-void gs_stream_hosted(struct gs_thread *t, const struct gs_context *c, CUstream s);
+void gs_stream_hosted(struct gs_thread *t, struct gs_context *c, CUstream s);
 /* Books what the thread launched without a look. Its GPU is locked. */
 void gs_stream_settle(struct gs_thread *t, uint64_t now);
 /* The thread's graphs that went by without a look are booked as one launch, which tells nobody's cost. With the lock. */

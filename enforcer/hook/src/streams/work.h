@@ -16,7 +16,7 @@
 #define GS_EVENTS 128 /* kept for reuse by one context */
 #define GS_GRAPHS 256 /* whose cost is remembered, for one GPU */
 
-extern _Atomic uint64_t gs_generation; /* of streams and contexts: see streams.c */
+extern _Atomic uint64_t gs_generation; /* of streams, contexts and graphs: see streams.c */
 extern _Atomic unsigned gs_captures;   /* that may be under way, on any stream */
 extern _Atomic unsigned gs_deep;       /* GPUs with so much work queued in OPEN that launches have to look */
 extern _Atomic unsigned gs_tickets;    /* launches until one is timed; 0: none is to be */
@@ -64,6 +64,7 @@ struct gs_stream {
 	bool bounded;             /* a launch waited for the bound, and the stream has had work since */
 	uint64_t bound_ns;        /* of work that may be queued: as little as costs the program nothing; 0: the least */
 	uint64_t bound_set;       /* when that changed */
+	unsigned made;            /* markers */
 	unsigned refusals;        /* in a row, of events: launches wait for turns, but are not measured; 0: none */
 	uint64_t retry_ns;        /* the driver is not asked for an event before */
 	bool stray;               /* not one stream, but the rest of those that are gone or had no room */

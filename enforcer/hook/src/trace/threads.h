@@ -8,6 +8,14 @@ struct gs_stream;
 
 #define GS_THREADS 4096
 
+/* A graph that a thread launched of late. It may go by so many times before it is looked up again. */
+#define GS_KNOWN 4
+struct gs_known {
+	void *exec;
+	uint32_t left;
+	uint32_t cost; /* ns */
+};
+
 /* A thread that launches has one of a fixed number of places. Threads beyond it
  * are counted together. Only its thread writes to a place. In the mode OPEN a
  * launch costs two stores to it and a few loads. There is no fence: the helper
@@ -24,10 +32,10 @@ struct gs_thread {
 	uint32_t bell;              /* as long as this is the bell, */
 	uint64_t credits;           /* this gs_credits, */
 	struct gs_page *page;       /* and this the page */
-	void *graph;                /* this one may go by without a look in OPEN, */
-	uint32_t graphs;            /* so many times, */
-	uint32_t granted;           /* of so many, */
-	uint64_t each;              /* whose work is about so long, ns */
+	struct gs_known known[GS_KNOWN]; /* these graphs may go by without a look in OPEN, */
+	uint32_t graphs_ns;         /* as long as this credit lasts; */
+	uint32_t graphs_spent;      /* so much of it went by, ns */
+	unsigned known_next;        /* place of the next one */
 	_Atomic int copies_gpu;     /* that copies go to; -1: none yet */
 	uint64_t copies_generation; /* it is known as long as this is gs_generation */
 	_Atomic uint64_t copied;    /* bytes copied there */
