@@ -14,12 +14,13 @@ import (
 //     something slows the GPU down, or did a moment ago, that is slowFor and ten times. A copy has more time, by its size.
 //   - The thread has waited before, so often that its longest wait is known. One that waits for a kernel that runs
 //     for ever by design waits for the first time, or never.
-//   - A launch that does not return is such a wait. The driver may hold a launch behind work that fills its queue, and
-//     the locks of the context with it. So the hook's own thread stands in its next call of the driver, and writes no
-//     clock any more: the launch was the thread's last event, the clock stopped within clockStops, and the process
-//     does not compute.
+//   - A launch or a copy that does not return is such a wait. The driver may hold it behind work that fills its queue,
+//     and the locks of the context with it. So the hook's own thread stands in its next call of the driver, and writes
+//     no clock any more: the launch was the thread's last event, the clock stopped within clockStops, and the process
+//     does not compute. Not found are launches beside which other threads go on.
 //   - A process whose steps are known needs no such thread: it has kernelFor without a call.
-//   - No thread of the process is held by a quota, and none is stopped, held by a debugger, or reads from a disk.
+//   - No thread of the process is held by a quota. Its main thread is not stopped, frozen or held by a debugger, and
+//     reads from no disk.
 //
 // A rank of a communicator may wait for another rank: hang.go judges it.
 
@@ -30,7 +31,7 @@ type waiter struct {
 	what    wire.Event // that began it
 	ended   int        // waits
 	longest time.Duration
-	launch  int64 // its last event is a launch, at this time, likewise; 0: it is not
+	launch  int64 // its last event is a launch or a copy, at this time, likewise; 0: it is not
 }
 
 // waiters are known by their threads' places; of threads that share one, only the last.
@@ -55,7 +56,7 @@ func (all *waiters) note(e wire.Event, held int64) {
 		w.since = 0
 	}
 	w.launch = 0
-	if e.Kind == wire.EventLaunch || e.Kind == wire.EventGraph {
+	if e.Kind == wire.EventLaunch || e.Kind == wire.EventGraph || e.Kind == wire.EventCopy {
 		w.launch = e.At
 	}
 }
@@ -88,9 +89,15 @@ func (w *waiter) overdue(at int64, p *process) bool {
 	if since == 0 || w.ended < knownWaits {
 		return false
 	}
-	limit := max(patience, pauses*w.longest)
+	longest := w.longest
+	if w.since == 0 { // another thread may be the one that the driver holds
+		for i := range p.waiters {
+			longest = max(longest, p.waiters[i].longest)
+		}
+	}
+	limit := max(patience, pauses*longest)
 	if p.slowed > 0 && at-p.slowed <= int64(patience) {
-		limit = max(slowFor, slowPauses*w.longest)
+		limit = max(slowFor, slowPauses*longest)
 	}
 	if w.since > 0 && w.what.Kind == wire.EventCopying {
 		limit += time.Duration(float64(w.what.ID) * 64 / copyRate * 1e9)

@@ -1,6 +1,8 @@
 package jobs
 
 import (
+	"fmt"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -57,6 +59,10 @@ func TestEndlessWork(t *testing.T) {
 			r.silent = true
 			r.by(1, h.at, wire.EventLaunch, 8)
 		}, nil, 14, ""},
+		"a copy that does not return": {40, time.Second, func(h *host, r *rank) {
+			r.silent = true
+			r.by(1, h.at, wire.EventCopy, 8)
+		}, nil, 14, ""},
 
 		"a launch, and the program computes": {40, time.Second, func(h *host, r *rank) {
 			r.silent = true
@@ -72,8 +78,22 @@ func TestEndlessWork(t *testing.T) {
 		"for which nobody waits":            {40, time.Second, stands(wire.EventLaunch, 8), nil, 0, ""},
 		"a large copy":                      {40, time.Second, stands(wire.EventCopying, 15<<26), nil, 0, ""},
 		"another thread is held by a quota": {40, time.Second, func(h *host, r *rank) { r.by(0, h.at, wire.EventHeld, 0); waits(h, r) }, nil, 0, ""},
-		"a debugger":                        {40, time.Second, func(h *host, r *rank) { r.proc('t', 0); waits(h, r) }, nil, 0, ""},
-		"stopped":                           {40, time.Second, func(h *host, r *rank) { r.proc('T', 0); waits(h, r) }, nil, 0, ""},
+		"frozen by somebody else": {40, time.Second, func(h *host, r *rank) {
+			fixture.Rewrite(h.t, filepath.Join(h.Observer.Procfs, fmt.Sprint(r.pid), "wchan"), "do_freezer_trap")
+			waits(h, r)
+		}, nil, 0, ""},
+		"a launch, while another thread's calls are long": {40, time.Second, func(h *host, r *rank) {
+			for range 2 {
+				r.by(2, h.at, wire.EventWait, stream)
+				h.at += 400e9
+				r.by(2, h.at, wire.EventWaited, stream)
+				h.look()
+			}
+			r.silent = true
+			r.by(1, h.at, wire.EventLaunch, 8)
+		}, nil, 0, ""},
+		"a debugger": {40, time.Second, func(h *host, r *rank) { r.proc('t', 0); waits(h, r) }, nil, 0, ""},
+		"stopped":    {40, time.Second, func(h *host, r *rank) { r.proc('T', 0); waits(h, r) }, nil, 0, ""},
 		"we have it stand still": {40, time.Second, func(h *host, r *rank) {
 			h.Observer.Held = func(string, string) bool { return true }
 			waits(h, r)

@@ -67,7 +67,7 @@ type process struct {
 	pace     pace
 	thread   threadMeter
 	launches [16]uint64    // by GPU
-	clock    int64         // when the hook's own thread last wrote the trace's clock, CLOCK_MONOTONIC, ns
+	clock    int64         // when the hook last wrote the trace's clock, CLOCK_MONOTONIC, ns
 	last     int64         // time of its last call, or at which it was first seen, CLOCK_MONOTONIC, ns
 	calls    bool          // that was a collective
 	busy     int64         // time at which its GPU was last seen with work; 0: never
@@ -220,7 +220,7 @@ func (p *process) take(events []wire.Event, lost uint64) {
 			c.odd, c.known = false, 0
 		}
 		for i := range p.waiters { // and so may the ends of waits
-			p.waiters[i].since = 0
+			p.waiters[i].since, p.waiters[i].launch = 0, 0
 		}
 	}
 	p.finder.Feed(events)

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gpusteward/internal/fixture"
-	"gpusteward/internal/procs"
 	"gpusteward/internal/ras"
 	"gpusteward/internal/wire"
 )
@@ -419,9 +418,8 @@ func TestVersionOf(t *testing.T) {
 	held, letGo := fixture.Executing(t, 1)
 	fixture.Equal(t, o.versionOf(held[0]), "", "of a process that holds its readers")
 	w := watch{looks: 2, idle: 1}
-	w.look("/proc", held[0])
-	_, err := procs.ReadFiles("/proc", held[0], []string{"stat", "io"})
-	fixture.If(t, errors.Is(err, procs.ErrLate) && w != watch{looks: 2, idle: 1},
+	late := w.look("/proc", held[0])
+	fixture.If(t, late && w != watch{looks: 2, idle: 1},
 		"until it is known whether it holds them, %+v is known of it", w)
 	letGo()
 	fixture.Equal(t, o.versionOf(os.Getpid()), "", "without the library")

@@ -32,11 +32,11 @@ type use struct {
 	disk   bool   // or waits for a disk or a file system
 }
 
-// look is made once a second.
-func (w *watch) look(procfs string, pid int) {
+// look is made once a second. If the kernel does not tell in time, it is late, and nothing changes until the next one.
+func (w *watch) look(procfs string, pid int) (late bool) {
 	used, _, err := useOf(procfs, pid)
 	if errors.Is(err, procs.ErrLate) {
-		return // it is asked again at the next look
+		return true
 	}
 	now := watch{use: used, looks: w.looks + 1}
 	if now.state == 'D' {
@@ -48,6 +48,7 @@ func (w *watch) look(procfs string, pid int) {
 		now.idle = w.idle + 1
 	}
 	*w = now
+	return false
 }
 
 // computes reports whether the process may be doing something.
@@ -63,13 +64,16 @@ func useOf(procfs string, pid int) (u use, family []int, err error) {
 	family = []int{pid}
 	for i := 0; i < len(family) && i < maxFamily; i++ {
 		dir := filepath.Join(procfs, strconv.Itoa(family[i]))
-		files, failed := procs.ReadFiles(procfs, family[i], []string{"stat", "io"})
+		files, failed := procs.ReadFiles(procfs, family[i], []string{"stat", "io", "wchan"})
 		if i == 0 {
 			err = failed
 		}
 		stat, broken := procs.ParseStat([]byte(files["stat"]))
 		if broken != nil {
 			continue // it has ended, or holds who looks at it
+		}
+		if frozen := files["wchan"] == "do_freezer_trap" || files["wchan"] == "__refrigerator"; frozen {
+			stat.State = 'T' // by somebody's cgroup freezer, as docker pause does
 		}
 		if i == 0 {
 			u.state = stat.State
@@ -156,7 +160,8 @@ func polls(t stack.Thread) bool { return t.State == "running" && len(t.Python) >
 
 // sleeps reports whether a thread may wait in the driver, in a launch or in a wait that does not poll.
 func sleeps(t stack.Thread) bool {
-	return t.Syscall == "futex" && len(t.Python) > 0 && filepath.Base(t.Python[0].File) != "threading.py"
+	return t.Syscall == "futex" && len(t.Python) > 0 && !library(ownFrame(t).File) &&
+		filepath.Base(t.Python[0].File) != "threading.py"
 }
 
 // inOwnCode reports whether a thread of a server stands in code of its own, rather than wait for clients or for a time.

@@ -210,7 +210,7 @@ func (t Trace) clock(least time.Duration) (c Clock, ok bool) {
 }
 
 // Written returns when the process last wrote the clock, CLOCK_MONOTONIC, ns. The hook's own thread does so four times a
-// second, unless the driver holds it.
+// second, unless the driver holds it, and so does who is told of a fault.
 func (c Clock) Written() int64 { return c.ns }
 
 // At returns the time at these ticks; 0 if it is not within a day of the clock.
