@@ -4,6 +4,7 @@ package jobs
 
 import (
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"gpusteward/internal/fixture"
@@ -12,7 +13,8 @@ import (
 // TestWhere asks where a real process stands, and where one does whose GPU another thread polls or sleeps for.
 func TestWhere(t *testing.T) {
 	for name, waits := range map[string]string{"polls": "while True: pass", "sleeps": "lock.acquire()"} {
-		child := exec.CommandContext(t.Context(), "python3", "-c", `
+		program := filepath.Join(t.TempDir(), "program.py")
+		fixture.Rewrite(t, program, `
 import threading, time
 lock = threading.Lock()
 lock.acquire()
@@ -25,6 +27,7 @@ def waits_for_data():
     time.sleep(600)
 waits_for_data()
 `)
+		child := exec.CommandContext(t.Context(), "python3", program)
 		out := fixture.Value(child.StdoutPipe())(t)
 		fixture.Must(t, child.Start())
 		defer func() {
