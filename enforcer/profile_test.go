@@ -45,7 +45,8 @@ func TestALiveProgramIsProfiled(t *testing.T) {
 		w := a.run("a", "load", append(strings.Fields(c.args), "--seconds=60")...)
 		goes(t, w)
 		var p profile.Profile
-		fixture.Must(t, json.Unmarshal(fixture.Value(ask(w.Cmd.Process.Pid, "seconds=1&spans=1"))(t), &p))
+		of := exporter.ProfileRequest{PID: w.Cmd.Process.Pid, Seconds: 1, Spans: true}
+		fixture.Must(t, json.Unmarshal(fixture.Value(exporter.AskProfile(t.Context(), filepath.Join(a.dir, "run"), of))(t), &p))
 		fixture.Need(t, len(p.Kernels), 1, "%s: kernels", c.args)
 		k := p.Kernels[0]
 		fixture.AtLeast(t, k.Samples, 10, "%s: timed launches", c.args)
