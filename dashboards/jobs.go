@@ -66,6 +66,11 @@ var traced = dashboard{
 			{kind: lines, title: "GPU busy", unit: "percentunit", least: at(0), link: toGPU,
 				description: "Fraction of time in which the GPU had work of the job, by the hook's samples.",
 				queries:     one(by("sum", perGPU+", workload", ofWork.rate(workloads.JobBusy)), "{{workload}} GPU {{gpu}}")},
+			{kind: lines, title: "GPU time by kernel", unit: "percentunit", least: at(0), link: toWorkload,
+				none: "enforcer.kernel_times is not set, or nothing runs under the hook",
+				description: "Fraction of time in which the GPU ran a kernel of the job, or a graph, for the ten with the " +
+					"most time on each GPU. It is an estimate from one second in about twenty.",
+				queries: one(by("sum", perWorkload+", kernel", ofWork.rate(workloads.WorkloadKernels)), "{{workload}} {{kernel}}")},
 			{kind: lines, title: "Energy of a step", unit: "joule", least: at(0), link: toWorkload,
 				description: "Joules that the GPUs of the job use for a step, by the job's share of their SM time. " +
 					"The energy of idle GPUs is left out.",

@@ -57,6 +57,7 @@ type Options struct {
 	Refused   func() int                // number of bad tenant files; nil: none
 	NCCL      string                    // address at which NCCL's RAS service of jobs listens; empty: it is not asked
 	Trusted   []string                  // versions of NCCL that are asked although a question can crash them
+	Kernels   bool                      // the kernels of all programs are timed now and then
 	Simulated bool                      // the GPUs are simulated: no action on processes
 	CgroupFS  string                    // /sys/fs/cgroup
 	MemInfo   string                    // path of the kernel's figures of the host's memory; empty: /proc/meminfo
@@ -89,6 +90,7 @@ type Enforcer struct {
 	jobs       jobs.Observer
 	crashes    crash.Recorder
 	profiles   profile.Recorder
+	kernels    profile.Totals
 	capacity   atomic.Pointer[map[string]uint64] // bytes that tenants can have of each GPU's memory
 	neighbours neighbours
 	users      atomic.Pointer[map[int]string] // tenants of users
@@ -219,6 +221,12 @@ func (e *Enforcer) Run(ctx context.Context) error {
 	if e.KernelLog != nil {
 		group.Go(func() error { // the health checks tell if it cannot be read
 			host.FollowLog(ctx, e.KernelLog, e.crashes.Kernel, func(error, bool) {})
+			return nil
+		})
+	}
+	if e.Kernels {
+		group.Go(func() error {
+			e.kernels.Keep(ctx, e.hooked, e.glance)
 			return nil
 		})
 	}

@@ -71,6 +71,27 @@ func (e *Enforcer) Profile(ctx context.Context, uid uint32, pid int, workload st
 	return p, err
 }
 
+// hooked returns the processes with a session.
+func (e *Enforcer) hooked() (pids []int) {
+	for _, s := range e.broker.Sessions() {
+		pids = append(pids, s.PID)
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids)
+}
+
+// glance observes a process for a moment.
+func (e *Enforcer) glance(ctx context.Context, pid int, d time.Duration) (profile.Profile, error) {
+	p, err := e.profiles.Glance(ctx, pid, d)
+	p.Workload = e.workload(pid)
+	for _, s := range e.broker.Sessions() {
+		if s.PID == pid {
+			p.Tenant = s.Tenant
+		}
+	}
+	return p, err
+}
+
 // maxPIDs is how many processes an error names.
 const maxPIDs = 16
 

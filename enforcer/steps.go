@@ -223,6 +223,7 @@ func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
 	}
 	s.Jobs, s.Hangs = e.observed(b)
 	s.Stragglers, s.Unread = e.jobs.Stragglers(), e.jobs.Unread()
+	s.Kernels = e.kernels.Top(b.Now)
 	s.Suspended, s.Suspensions = e.suspended(b)
 	s.Overcommit, s.Held = e.residence.stats, e.heldStats()
 	for i := range s.Quotas {

@@ -19,7 +19,8 @@ type Job struct {
 	Hang     *Hang   `json:"hang,omitempty"`         // it hangs, and waits for a process on this GPU
 	// its other ranks wait for a rank on this GPU in every step
 	Straggler *Straggler `json:"straggler,omitempty"`
-	Ranks     []Rank     `json:"ranks,omitempty"` // by communicator and rank
+	Ranks     []Rank     `json:"ranks,omitempty"`   // by communicator and rank
+	Kernels   []Kernel   `json:"kernels,omitempty"` // with the most GPU time, if enforcer.kernel_times is set
 	// of the job's process on this GPU for which others wait; 0: it has several there,
 	// or they may not be listed
 	PID int `json:"pid,omitempty"`
@@ -39,6 +40,12 @@ type Straggler struct {
 	Rank  string  `json:"rank"`
 	Cause string  `json:"cause"`
 	What  string  `json:"what"` // the cause as a sentence
+}
+
+// A Kernel is one, or a graph, with its GPU time so far.
+type Kernel struct {
+	Name    string  `json:"name"`
+	Seconds float64 `json:"seconds"` // an estimate
 }
 
 // A Hang names the process for which a workload waits.
@@ -61,6 +68,9 @@ var jobFacts = map[*collectors.Metric]func(j *Job, s collectors.Sample){
 	workloads.JobStraggler: func(j *Job, s collectors.Sample) {
 		cause := label(s, "cause")
 		j.Straggler = &Straggler{Ratio: s.Value, Rank: label(s, "rank"), Cause: cause, What: wire.StragglerCauses[cause]}
+	},
+	workloads.WorkloadKernels: func(j *Job, s collectors.Sample) {
+		j.Kernels = append(j.Kernels, Kernel{label(s, "kernel"), s.Value})
 	},
 	workloads.JobHang: func(j *Job, s collectors.Sample) {
 		reason := label(s, "reason")

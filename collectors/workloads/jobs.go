@@ -62,6 +62,11 @@ var (
 			"while it neither used its GPU nor computed; 0 while none waits.", "tenant", "workload")
 )
 
+// WorkloadKernels are the kernels of a workload that have the most GPU time.
+var WorkloadKernels = jobCounter("nvgpu_workload_kernel_seconds_total",
+	"GPU seconds of the workload's ten kernels with the most, estimated from one second in about twenty; a graph counts "+
+		"as one kernel. Absent unless enforcer.kernel_times is set.", "kernel")
+
 func jobCounter(name, help string, labels ...string) *collectors.Metric {
 	return collectors.Counter(name, help, append([]string{"tenant", "workload"}, labels...)...)
 }
@@ -73,7 +78,7 @@ func rankCounter(name, help string) *collectors.Metric {
 // jobMetrics holds the metrics of jobs.
 var jobMetrics = []*collectors.Metric{JobSteps, JobStep, JobParts, JobOutside, JobStepping, JobMedian, JobLaunches,
 	JobGraphs, JobWaits, JobCopied, JobAllocations, JobCollectives, JobCollectiveBytes, JobBusy, JobSlow,
-	JobSlowdown, JobLost, RankCollectives, RankMeasured, RankSeconds, RankPaused, JobHang, WorkloadUnread, JobStraggler}
+	JobSlowdown, JobLost, RankCollectives, RankMeasured, RankSeconds, RankPaused, JobHang, WorkloadUnread, WorkloadKernels, JobStraggler}
 
 // Limits on what is shown of jobs, and on what is kept of those that left.
 const (
@@ -247,6 +252,9 @@ func (j *jobs) put(out *collectors.Readings, s *wire.EnforcerStats, index map[st
 	putRanks(out, byTurns(s.Jobs, func(p *wire.JobStats) job { return job{tenant: p.Tenant, workload: p.Workload} }), index)
 	putHangs(out, byTurns(s.Hangs, func(h *wire.HangStats) job { return job{tenant: h.Tenant, workload: h.Workload} }), index)
 	putUnread(out, s.Unread, index)
+	for _, k := range s.Kernels {
+		out.Set(WorkloadKernels, k.Seconds, index[k.GPU], k.GPU, k.Tenant, k.Workload, k.Kernel)
+	}
 	putStragglers(out, s.Stragglers, index)
 }
 

@@ -48,6 +48,7 @@ type Recorder struct {
 // A run is the making of one profile.
 type run struct {
 	uid      uint32        // of the user who asked
+	glance   bool          // nobody did: it makes way for whoever does
 	ended    chan struct{} // is closed when the process has ended
 	began    int64         // CLOCK_MONOTONIC, ns
 	sessions map[uint64]*session
@@ -95,8 +96,18 @@ func (r *Recorder) now() int64 {
 // Profile observes a process with sessions for some time, for a user. If the process or ctx ends before, it returns what
 // it has.
 func (r *Recorder) Profile(ctx context.Context, uid uint32, pid int, d time.Duration, spans bool) (Profile, error) {
+	return r.make(ctx, pid, d, &run{uid: uid, spans: spans})
+}
+
+// Glance is a Profile for nobody. It ends when a user asks for one of the same process.
+func (r *Recorder) Glance(ctx context.Context, pid int, d time.Duration) (Profile, error) {
+	return r.make(ctx, pid, d, &run{glance: true})
+}
+
+func (r *Recorder) make(ctx context.Context, pid int, d time.Duration, one *run) (Profile, error) {
 	began := time.Now()
-	one := &run{uid: uid, ended: make(chan struct{}), began: r.now(), sessions: map[uint64]*session{}, tallies: map[kernel]*tally{}, spans: spans}
+	one.ended, one.began = make(chan struct{}), r.now()
+	one.sessions, one.tallies = map[uint64]*session{}, map[kernel]*tally{}
 	if err := r.begin(pid, one); err != nil {
 		return Profile{}, err
 	}
@@ -115,31 +126,47 @@ func (r *Recorder) Profile(ctx context.Context, uid uint32, pid int, d time.Dura
 			r.Time(pid, every)
 		}
 	}
-	r.Time(pid, 0)
-	r.Look()
+	if !r.replaced(pid, one) {
+		r.Time(pid, 0)
+		r.Look()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.runs, pid)
+	if r.runs[pid] == one {
+		delete(r.runs, pid)
+	}
 	p := Profile{PID: pid, Began: began, Seconds: time.Duration(r.now() - one.began).Seconds(), Launches: one.launches,
 		Lost: one.lost, Kernels: one.kernels(), Spans: one.all}
 	slices.SortStableFunc(p.Spans, func(a, b Span) int { return cmp.Compare(a.Start, b.Start) })
 	return p, nil
 }
 
+func (r *Recorder) replaced(pid int, one *run) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.runs[pid] != one
+}
+
 func (r *Recorder) begin(pid int, one *run) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	own := 0
+	own, all := 0, 0
 	for _, other := range r.runs {
-		if other.uid == one.uid && one.uid != 0 {
+		if other.glance {
+			continue
+		}
+		if all++; other.uid == one.uid && one.uid != 0 {
 			own++
 		}
 	}
+	before := r.runs[pid]
 	switch {
-	case r.runs[pid] != nil:
+	case before != nil && (one.glance || !before.glance):
 		return ErrRuns
-	case one.uid != 0 && len(r.runs) >= mostAtOnce, own >= mostOfUser:
+	case one.uid != 0 && all >= mostAtOnce, own >= mostOfUser:
 		return ErrTooMany
+	case before != nil:
+		before.once.Do(func() { close(before.ended) })
 	}
 	if r.runs == nil {
 		r.runs = map[int]*run{}

@@ -75,6 +75,12 @@ func TestProfilesAreBounded(t *testing.T) {
 	_, err = r.Profile(ended, 7, 4, time.Hour, false)
 	fixture.Equal(t, err, ErrTooMany, "one more than may run")
 	_ = fixture.Value(r.Profile(ended, 0, 4, time.Hour, false))(t) // two users keep root from nothing
+	glance := &run{glance: true, ended: make(chan struct{})} // makes way for a user, and counts for nothing
+	r.runs = map[int]*run{1: {}, 2: {}, 3: {}, 4: glance}
+	_ = fixture.Value(r.Profile(ended, 7, 4, time.Hour, false))(t)
+	<-glance.ended
+	_, err = r.Glance(ended, 1, time.Hour)
+	fixture.If(t, err != ErrRuns || !r.replaced(4, glance), "a glance at a process that a user observes: %v", err)
 	r.runs = map[int]*run{1: {uid: 7}, 2: {uid: 7}}
 	_, err = r.Profile(ended, 7, 4, time.Hour, false)
 	fixture.Equal(t, err, ErrTooMany, "one more than a user may have")

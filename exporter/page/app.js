@@ -44,6 +44,7 @@ import { clock } from "./format.js";
 import { Guide } from "./guide.js";
 import { History } from "./history.js";
 import { Jobs, hanging } from "./jobs.js";
+import { Kernels } from "./kernels.js";
 import { Processes } from "./processes.js";
 import { Heading, grafana, parse, resolve } from "./scope.js";
 import { ofGPU, own, rank } from "./severity.js";
@@ -117,6 +118,7 @@ function show() {
   for (const view of views) view.show(latest, scope);
   if (arrived) arrive(scope);
   processes?.show(Date.parse(latest.time));
+  kernels?.show(latest.workloads.find((w) => w.workload === named.id));
   const to = document.getElementById("grafana");
   const href = grafana(latest.host.grafana_url, "host");
   attribute(to, "href", href);
@@ -130,6 +132,7 @@ let named = parse(location.hash);
 let arrived = true; // at this URL, and nothing was done about it yet
 let opened = null; // UUID of the GPU whose card this opened
 let processes = null; // of a workload
+let kernels = null; // the same
 
 // arrive opens what a URL is about, and closes what the one before opened.
 function arrive(scope) {
@@ -139,9 +142,11 @@ function arrive(scope) {
   if (gpu) cards.open(gpu, true);
   opened = gpu;
   processes?.close();
+  kernels?.close();
   const section = document.getElementById("processes");
   const workload = named?.kind === "workload" ? named.id : null;
   processes = workload && new Processes(section, `workload=${encodeURIComponent(workload)}`, workload);
+  kernels = workload && new Kernels(section);
   shown(section, Boolean(workload));
   cards.draw(); // some were hidden
   jobs.draw();

@@ -100,7 +100,7 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 		Evidence: func(uuid string) jobs.Evidence { return evidence(gpus, uuid) },
 		Record:   func(s escalation.Step) { record(enforced(s)) }, Tell: func(s suspend.End) { record(suspended(s)) },
 		Crashed:   func(h crash.Head) { record(crashed(h)) },
-		Returning: func(is bool) { returning <- is }, NCCL: c.NCCL, Trusted: c.Trusted, Simulated: !m.real,
+		Returning: func(is bool) { returning <- is }, NCCL: c.NCCL, Trusted: c.Trusted, Kernels: c.KernelTimes, Simulated: !m.real,
 		CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
 		Broker: broker.Options{Socket: socket, Listener: listener, Observer: f.isObserver, Holds: gpus.Holds,
 			Known: gpus.Knows, InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed", Slices: c.TimeSlices == "auto",

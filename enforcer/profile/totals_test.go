@@ -1,0 +1,44 @@
+package profile
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gpusteward/internal/fixture"
+	"gpusteward/internal/wire"
+)
+
+// What a second of a program shows stands for the time since it was observed before. The rarest kernels are not shown,
+// and the names of a workload are bounded.
+func TestTotals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all Totals
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		looks := map[int]int{}
+		all.Keep(ctx, func() []int { return []int{1, 2, 3} }, func(_ context.Context, pid int, d time.Duration) (Profile, error) {
+			time.Sleep(d)
+			if looks[pid]++; pid == 3 {
+				return Profile{}, ErrRuns
+			}
+			p := Profile{Tenant: "a", Workload: fmt.Sprint("w", pid), Seconds: 1, Kernels: []Kernel{{Name: "slow", GPU: "G", Samples: 9, Total: 0.5},
+				{Name: "unsampled", GPU: "G"}, {Name: "nowhere", Samples: 9, Total: 1}}}
+			for i := range 2 * mostNamed {
+				p.Kernels = append(p.Kernels, Kernel{Name: fmt.Sprint("k", i), GPU: "G", Samples: 1, Total: 0.001 * float64(i%20+1)})
+			}
+			return p, nil
+		})
+		fixture.If(t, looks[1] < 20 || looks[2] < 20 || looks[3] < 20, "looks at the programs in ten minutes: %v", looks)
+		top10 := all.Top(time.Now())
+		fixture.Equal(t, len(top10), 2*top, "kernels of two workloads are shown:")
+		for _, k := range []wire.KernelStats{top10[0], top10[top]} {
+			fixture.If(t, k.Kernel != "slow" || k.Seconds < 270 || k.Seconds > 305, "half of ten minutes is %+v", k)
+		}
+		fixture.If(t, top10[1].Kernel != "k19" && top10[1].Kernel != "k39" && top10[1].Kernel != "k59", "the second is %v", top10[1])
+		fixture.Equal(t, len(all.places[wire.KernelStats{Tenant: "a", Workload: "w1", GPU: "G"}].seconds), mostNamed, "names are kept:")
+		fixture.Equal(t, len(all.Top(time.Now().Add(keepTotals+time.Second))), 0, "kernels of workloads that are gone:")
+	})
+}
