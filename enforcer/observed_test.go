@@ -90,7 +90,7 @@ func TestRanksHaveWorkloads(t *testing.T) {
 	defer e.Close()
 	ended := os.Getpid() + 1
 	for i, pid := range []int{os.Getpid(), ended} {
-		e.jobs.Observe(broker.Traced{Session: uint64(i), PID: pid, Tenant: "team", Trace: make(wire.Trace, wire.TraceSize)})
+		e.jobs.Observe(broker.Traced{Session: uint64(i), PID: pid, Tenant: "team", Trace: wire.TraceIn(make([]byte, wire.TraceSize))})
 	}
 	ranks, _ := e.observed(audit.Books{})
 	fixture.If(t, len(ranks) != 2 || ranks[0].Workload != "user:1001" || ranks[1].Workload != "",

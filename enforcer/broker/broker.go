@@ -130,7 +130,7 @@ const (
 	asksOfOwner       = 20 // for statistics, a second
 
 	// Two more descriptors of a session are in flight, which the kernel limits to the same number.
-	sessionDescriptors = 2
+	sessionDescriptors = 3
 	otherDescriptors   = 256 // of the process
 )
 
@@ -167,6 +167,8 @@ type Broker struct {
 	parted   atomic.Int64 // clock: when a session last ended whose process did not; 0 never
 	taken    atomic.Int64 // clock: when a process that gave itself a time slice was last logged
 	back     atomic.Int64 // clock: when it last started, or resumed after standing still
+	looks    sync.Mutex   // of ShowTraces, which owns
+	looked   uint64       // the number of looks at a trace
 	reloads  sync.Mutex   // so that sessions are judged one policy after the other
 	absent   struct {
 		sync.Mutex

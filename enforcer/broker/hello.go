@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"errors"
+	"os"
 	"slices"
 	"time"
 
@@ -67,13 +68,17 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	s.b.greet(s)
 	descriptors := []int{descriptor}
 	if hello.Leases == 1 && s.unread() == 0 { // no more than two are in flight
-		leases, mapped, err := makeLeases(hello.Trace == 1 && s.b.options.Observe != nil, hello.Crash == 1)
+		traced := hello.Trace == 1 && s.b.options.Observe != nil
+		leases, mapped, err := makeLeases(traced, hello.Crash == 1)
 		if err != nil {
 			return s.b.want(err)
 		}
-		defer func() { _ = unix.Close(leases) }()
 		s.leases = wire.Leases(mapped)
-		s.trace.open(mapped)
+		if traced {
+			s.trace.open(mapped, os.NewFile(uintptr(leases), "leases"), hello.Crash == 1) // closed with the session
+		} else {
+			defer func() { _ = unix.Close(leases) }()
+		}
 		descriptors = append(descriptors, leases)
 	}
 	return s.hand(fd, h.Type, w.Append(wire.Header{Type: wire.TypeWelcome, Seq: h.Seq,

@@ -40,6 +40,10 @@ func makePage(future int) (int, wire.Page, error) {
 	if err != nil {
 		return -1, nil, err
 	}
+	if err := unix.Ftruncate(fd, wire.PageSize); err != nil {
+		_ = unix.Close(fd)
+		return -1, nil, fmt.Errorf("size page: %w", err)
+	}
 	m, err := mapMemory(fd, wire.PageSize)
 	if err != nil {
 		_ = unix.Close(fd)
@@ -70,33 +74,33 @@ func makePage(future int) (int, wire.Page, error) {
 // sealSize keeps the other side from resizing the mapping.
 const sealSize = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// makeLeases maps new leases, and behind them a trace and what explains a crash, if the
-// process wants them. The receiver of the descriptor can write all of it.
+// makeLeases maps new leases and, if the process wants a trace, its head behind them. The rest of the trace, and what
+// explains a crash, are in the same file. The receiver of the descriptor can write all of it.
 func makeLeases(trace, crash bool) (fd int, m []byte, err error) {
 	if fd, err = memfd("gpusteward-leases"); err != nil {
 		return -1, nil, err
 	}
-	size := wire.LeaseSize
+	size, mapped := wire.LeaseSize, wire.LeaseSize
 	if trace {
-		size = wire.TraceAt + wire.TraceSize
+		size, mapped = wire.TraceAt+wire.TraceSize, wire.TraceAt+wire.TraceHead
 		if crash {
 			size += wire.CrashSize
 		}
 	}
-	if m, err = mapMemory(fd, size); err == nil {
-		if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sealSize); err == nil {
-			return fd, m, nil
+	if err = unix.Ftruncate(fd, int64(size)); err == nil {
+		if m, err = mapMemory(fd, mapped); err == nil {
+			if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sealSize); err == nil {
+				return fd, m, nil
+			}
+			_ = unix.Munmap(m)
 		}
-		_ = unix.Munmap(m)
 	}
 	_ = unix.Close(fd)
 	return -1, nil, err
 }
 
+// mapMemory maps the first bytes of a file.
 func mapMemory(fd, size int) ([]byte, error) {
-	if err := unix.Ftruncate(fd, int64(size)); err != nil {
-		return nil, fmt.Errorf("size page: %w", err)
-	}
 	m, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map page: %w", err)

@@ -2,10 +2,12 @@ package broker
 
 import (
 	"bufio"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -268,7 +270,7 @@ func TestALateWelcomeIsChargedOnce(t *testing.T) {
 func TestTracesAreShownWhenAskedFor(t *testing.T) {
 	var shown atomic.Int64
 	b := start(t, Options{Observe: func(one Traced) {
-		if one.PID == os.Getpid() && one.Trace != nil {
+		if one.PID == os.Getpid() && one.Trace.There() {
 			shown.Add(1)
 		}
 	}}, nil)
@@ -280,6 +282,63 @@ func TestTracesAreShownWhenAskedFor(t *testing.T) {
 		b.ShowTraces()
 		fixture.Stop(t, shown.Load() == before, "its trace was not shown")
 	}
+}
+
+// TestTracesOfAnOwnerAreShownInTurn: those whose looks take long wait for one another, and nobody else for them.
+func TestTracesOfAnOwnerAreShownInTurn(t *testing.T) {
+	var all []uint64
+	b := start(t, Options{Observe: func(one Traced) {
+		if one.Ends {
+			return
+		}
+		for began := time.Now(); time.Since(began) < lookTime; {
+		}
+		all = append(all, one.Session)
+	}}, nil)
+	b.looks.Lock() // nobody else looks until there are three
+	for range 3 {
+		h := hello("a", 1)
+		h.Leases, h.Trace = 1, 1
+		connect(t, b.options.Socket).hello(wire.TypeHello, h)
+	}
+	b.looks.Unlock()
+	for range 6 {
+		b.ShowTraces()
+	}
+	b.looks.Lock()
+	defer b.looks.Unlock()
+	fixture.If(t, len(all) < 6 || slices.Compare(all[:3], all[3:6]) != 0 || len(slices.Compact(slices.Sorted(slices.Values(all[:3])))) != 3,
+		"the sessions that were shown: %v", all)
+}
+
+// A process leaves its trace empty, and says that it is full: to look takes no page, and none stays when the session ends.
+func TestHolesOfATraceCostNothing(t *testing.T) {
+	seen := make(chan int, 100)
+	b := start(t, Options{Observe: func(one Traced) {
+		c, _ := one.Trace.Clock()
+		events, _ := new(wire.TraceReader).Read(one.Trace, c, wire.Monotonic(), nil)
+		seen <- len(events) + len(one.Crash.Allocations()) + len(one.Crash.Kernel(1, 1))
+	}}, nil)
+	h := hello("a", 1)
+	h.Leases, h.Trace, h.Crash = 1, 1, 1
+	c := connect(t, b.options.Socket)
+	c.hello(wire.TypeHello, h)
+	one := &b.begun()[0].trace
+	one.mu.Lock()
+	own := fixture.Value(unix.Dup(int(one.file.Fd())))(t)
+	one.mu.Unlock()
+	defer unix.Close(own)
+	blocks := func() int64 {
+		var is unix.Stat_t
+		fixture.Must(t, unix.Fstat(own, &is))
+		return is.Blocks * 512
+	}
+	fixture.Value(unix.Pwrite(own, binary.NativeEndian.AppendUint64(nil, wire.EventsKept), wire.TraceAt))(t)
+	b.ShowTraces()
+	fixture.Equal(t, <-seen, 0, "it has noted:")
+	fixture.AtMost(t, int(blocks()), wire.TraceAt+2*4096, "bytes of pages")
+	c.close()
+	eventually(t, "its pages are free", func() bool { return blocks() == 0 })
 }
 
 // TestRestart resumes sessions at the next broker, even beyond the cap.

@@ -42,6 +42,7 @@ type session struct {
 	caller  *caller
 	owner   *owner
 	page    page
+	looked  uint64      // number of the latest look at its trace; ShowTraces'
 	leases  wire.Leases // nil: the hook has none; used by its reader, and by ledgers until the session ends there
 	trace   trace
 	state   atomic.Int32
@@ -172,6 +173,7 @@ func (b *Broker) leave(s *session) {
 	s.mu.Unlock()
 	s.trace.close(s)
 	if s.leases != nil {
+		_ = unix.Madvise(s.leases, unix.MADV_REMOVE) // the process may keep the file: its pages are on our account
 		_ = unix.Munmap(s.leases)
 	}
 	b.mu.Lock()

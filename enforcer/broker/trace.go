@@ -1,7 +1,11 @@
 package broker
 
 import (
+	"cmp"
 	"context"
+	"io"
+	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,17 +15,20 @@ import (
 // A trace is the broker's view of a session's trace, from the WELCOME to the
 // session's end.
 type trace struct {
-	mu sync.Mutex
-	m  wire.Trace // nil: there is none
-	c  wire.Crash
+	mu   sync.Mutex
+	file *os.File // nil: there is none
+	m    wire.Trace
+	c    wire.Crash
 }
 
-// open takes the mapping of the session's leases, if a trace lies behind them.
-func (t *trace) open(leases []byte) {
+// open takes the mapping of the session's leases, and the file, in which a trace lies behind them.
+func (t *trace) open(leases []byte, file *os.File, crash bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(leases) >= wire.TraceAt+wire.TraceSize {
-		t.m, t.c = leases[wire.TraceAt:][:wire.TraceSize], leases[wire.TraceAt+wire.TraceSize:]
+	t.file = file
+	t.m = wire.NewTrace(leases[wire.TraceAt:], io.NewSectionReader(file, wire.TraceAt, wire.TraceSize))
+	if crash {
+		t.c = wire.NewCrash(io.NewSectionReader(file, wire.TraceAt+wire.TraceSize, wire.CrashSize))
 	}
 }
 
@@ -29,10 +36,12 @@ func (t *trace) open(leases []byte) {
 func (t *trace) close(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.m != nil {
-		s.b.options.Observe(s.traced(true))
+	if t.file == nil {
+		return
 	}
-	t.m, t.c = nil, nil
+	s.b.options.Observe(s.traced(true))
+	_ = t.file.Close()
+	t.file, t.m, t.c = nil, wire.Trace{}, wire.Crash{}
 }
 
 // A Traced is a session that writes a trace.
@@ -69,15 +78,35 @@ func (b *Broker) observe(ctx context.Context) error {
 	}
 }
 
-// ShowTraces shows all traces as they are now. Otherwise what a process has noted is seen
-// within observeInterval, or later on a busy host.
+// lookTime is how long looks at the traces of an owner may take at a time. Of who has more to look at, the rest is
+// looked at the next time: a process can make a look take 0.1 s, and others must not miss theirs.
+const lookTime = 20 * time.Millisecond
+
+// ShowTraces shows all traces as they are now. Otherwise what a process has noted is seen within observeInterval, or
+// later on a busy host. Of an owner whose traces take more than lookTime, it shows only some, in turn.
 func (b *Broker) ShowTraces() {
+	b.looks.Lock()
+	defer b.looks.Unlock()
+	of := map[*owner][]*session{}
 	for _, s := range b.begun() {
-		s.trace.mu.Lock()
-		if s.trace.m != nil {
-			b.options.Observe(s.traced(false))
+		of[s.owner] = append(of[s.owner], s)
+	}
+	for _, all := range of {
+		slices.SortFunc(all, func(a, b *session) int { return cmp.Compare(a.looked, b.looked) })
+		for began := time.Now(); len(all) > 0 && time.Since(began) < lookTime; all = all[1:] {
+			b.looked++
+			all[0].looked = b.looked
+			all[0].trace.show(all[0])
 		}
-		s.trace.mu.Unlock()
+	}
+}
+
+// show shows the trace as it is now.
+func (t *trace) show(s *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.file != nil {
+		s.b.options.Observe(s.traced(false))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,15 +72,17 @@ func TestWhereAnAddressLies(t *testing.T) {
 // A program is a session whose trace the test writes. Its ticks are ns of CLOCK_MONOTONIC.
 type program struct {
 	broker.Traced
-	head uint64
+	trace, crash []byte
+	head         uint64
 }
 
 func newProgram(session uint64, pid int, since time.Time) *program {
-	p := &program{Traced: broker.Traced{Session: session, PID: pid, UID: 1000, Tenant: "a", Since: since,
-		GPUs: []string{"GPU-a"}, Trace: make(wire.Trace, wire.TraceSize), Crash: make(wire.Crash, wire.CrashSize)}}
-	binary.NativeEndian.PutUint32(p.Trace[64:], 2)
+	trace, crash := make([]byte, wire.TraceSize), make([]byte, wire.CrashSize)
+	p := &program{trace: trace, crash: crash, Traced: broker.Traced{Session: session, PID: pid, UID: 1000, Tenant: "a", Since: since,
+		GPUs: []string{"GPU-a"}, Trace: wire.TraceIn(trace), Crash: wire.CrashIn(crash)}}
+	binary.NativeEndian.PutUint32(p.trace[64:], 2)
 	for i, v := range []int64{second, second, 2 * second, 2 * second} {
-		binary.NativeEndian.PutUint64(p.Trace[72+8*i:], uint64(v))
+		binary.NativeEndian.PutUint64(p.trace[72+8*i:], uint64(v))
 	}
 	return p
 }
@@ -87,34 +90,34 @@ func newProgram(session uint64, pid int, since time.Time) *program {
 // note writes an event of a thread.
 func (p *program) note(at int64, kind wire.EventKind, id uint32, thread uint32) {
 	const events = wire.TraceSize - 16*wire.EventsKept
-	e := p.Trace[events+16*int(p.head):]
+	e := p.trace[events+16*int(p.head):]
 	binary.NativeEndian.PutUint64(e, uint64(at))
 	binary.NativeEndian.PutUint32(e[8:], id)
 	binary.NativeEndian.PutUint32(e[12:], uint32(kind)|thread<<20)
 	p.head++
-	binary.NativeEndian.PutUint64(p.Trace, p.head)
+	binary.NativeEndian.PutUint64(p.trace, p.head)
 }
 
 // has writes an allocation at a place.
 func (p *program) has(place int, address, size uint64, made, freed int64) {
 	for i, v := range []uint64{address, size, uint64(made), uint64(freed)} {
-		binary.NativeEndian.PutUint64(p.Crash[16+32*place+8*i:], v)
+		binary.NativeEndian.PutUint64(p.crash[16+32*place+8*i:], v)
 	}
 }
 
 // named writes the name of a kernel at a place, for launches since a time.
 func (p *program) named(place int, since int64, id uint32, name string) {
 	at := 16 + 32*wire.Allocations + 16*place
-	binary.NativeEndian.PutUint64(p.Crash[at:], uint64(since))
-	binary.NativeEndian.PutUint32(p.Crash[at+8:], id)
-	binary.NativeEndian.PutUint32(p.Crash[at+12:], uint32(64*place+1))
-	copy(p.Crash[16+32*wire.Allocations+16*wire.Kernels+64*place:], name)
+	binary.NativeEndian.PutUint64(p.crash[at:], uint64(since))
+	binary.NativeEndian.PutUint32(p.crash[at+8:], id)
+	binary.NativeEndian.PutUint32(p.crash[at+12:], uint32(64*place+1))
+	copy(p.crash[16+32*wire.Allocations+16*wire.Kernels+64*place:], name)
 }
 
 // fails notes a fault that a call returned.
 func (p *program) fails(result uint32, at int64) {
-	binary.NativeEndian.PutUint64(p.Trace[120:], uint64(at))
-	binary.NativeEndian.PutUint32(p.Trace[116:], result)
+	binary.NativeEndian.PutUint64(p.trace[120:], uint64(at))
+	binary.NativeEndian.PutUint32(p.trace[116:], result)
 }
 
 // A world is a recorder with a clock.
@@ -179,10 +182,10 @@ func TestAnXIDIsExplained(t *testing.T) {
 	w.now += second / 10
 	p.fails(700, w.now)
 	p.note(w.now+1, wire.EventWaited, uint32(wire.WaitContext), 1)
-	binary.NativeEndian.PutUint64(p.Trace[96:], uint64(second)) // it has no clock yet
+	binary.NativeEndian.PutUint64(p.trace[96:], uint64(second)) // it has no clock yet
 	w.Observe(p.Traced)
 	fixture.Equal(t, len(w.look()), 1, "crashes without a clock:")
-	binary.NativeEndian.PutUint64(p.Trace[96:], uint64(2*second))
+	binary.NativeEndian.PutUint64(p.trace[96:], uint64(2*second))
 	w.Observe(p.Traced)
 	w.Observe(other.Traced)
 	fixture.Equal(t, len(w.look()), 0, "new crashes when there is a clock:")
@@ -318,7 +321,7 @@ func TestCrashesAreBounded(t *testing.T) {
 		}
 	}
 	fixture.Equal(t, n, mostTaken/2, "snapshots of one user:")
-	fixture.Equal(t, w.room(&session{record: Record{Head: Head{UID: 1001}}, at: 1}), true, "another user's crash has room:")
+	fixture.Equal(t, w.room(&session{owner: "another", at: 1}), true, "another user's crash has room:")
 	fixture.AtMost(t, len(w.look()), mostWrites, "records at a time:")
 }
 
@@ -339,9 +342,9 @@ func TestAScribbledTrace(t *testing.T) {
 			p.note(99*second+int64(n), wire.EventKind(random.Uint32()%16), n%300, random.Uint32()%4096)
 		}
 		for range 1 << (i % 20) {
-			memory := []byte(p.Trace)
+			memory := p.trace
 			if random.Uint32()%2 == 0 {
-				memory = p.Crash
+				memory = p.crash
 			}
 			memory[random.IntN(len(memory))] = byte(random.Uint32())
 		}
@@ -361,4 +364,37 @@ func TestAScribbledTrace(t *testing.T) {
 		}
 	}
 	fixture.AtLeast(t, len(w.Heads(0)), 1, "crashes kept:")
+}
+
+// A user whose sessions crashed with no clock, crashed and ended leaves others' crashes their room, and their turn.
+func TestCrashesOfOneOwnerHideNoOthers(t *testing.T) {
+	w := newWorld(t)
+	look := func() int {
+		return len(w.Look(func(int) (string, string) { return "x", "w" }))
+	}
+	observe := func(session uint64, owner string, clock, ends bool) {
+		p := newProgram(session, int(session), time.Now())
+		if p.Owner, p.Ends = owner, ends; !clock {
+			clear(p.trace[64:104])
+		}
+		if !ends || owner == "honest" {
+			p.fails(700, w.now-second)
+		}
+		w.Observe(p.Traced)
+	}
+	for session := range uint64(48) {
+		observe(1+session, "mallory", session%2 == 0, session >= 24)
+	}
+	fixture.AtMost(t, look(), mostWrites, "records at a look")
+	observe(100, "honest", true, false)
+	observe(100, "honest", true, true)
+	look()
+	fixture.If(t, !slices.ContainsFunc(w.Heads(0), func(h Head) bool { return h.PID == 100 }), "the honest crash is not kept: %v", w.Heads(0))
+	for session := range uint64(24) { // those without a clock are written once
+		observe(1+session, "mallory", session%2 == 0, false)
+	}
+	for look() > 0 {
+	}
+	observe(2, "mallory", false, false)
+	fixture.Equal(t, look(), 0, "records that are written again:")
 }

@@ -29,7 +29,7 @@ const (
 	mostSessions = 1024             // more are not followed
 	mostEnded    = 16               // sessions that ended, and may yet have an XID,
 	keepEnded    = 10 * time.Second // for so long; and signs of one crash come within it
-	mostTaken    = 32               // snapshots; half of them, of the crashes of one user
+	mostTaken    = 32               // snapshots; an owner has no more than are free
 	mostEarly    = 16               // XIDs of no known session
 	mostWrites   = 4                // records written at one Look
 	few          = 2048             // events that are read for the last launches, unless there are too few of those
@@ -54,6 +54,7 @@ type Recorder struct {
 // A session is one of the broker's that writes a trace.
 type session struct {
 	record   Record
+	owner    string // see broker.Options; who has many hides nobody else's
 	since    time.Time
 	ended    int64     // CLOCK_MONOTONIC, ns; 0: it has not
 	at       int64     // the first sign of the crash, likewise; 0: there is none
@@ -115,7 +116,7 @@ func (r *Recorder) Observe(t broker.Traced) {
 		if len(r.sessions) >= mostSessions {
 			return
 		}
-		s = &session{since: t.Since, record: Record{Head: Head{PID: t.PID, UID: t.UID}}}
+		s = &session{since: t.Since, owner: t.Owner, record: Record{Head: Head{PID: t.PID, UID: t.UID}}}
 		if r.sessions == nil {
 			r.sessions = map[uint64]*session{}
 		}
@@ -132,8 +133,9 @@ func (r *Recorder) Observe(t broker.Traced) {
 	}
 	again := s.snapshot != nil && !s.snapshot.timed
 	if !s.told && (s.at != 0 || t.Ends) && (again || s.snapshot == nil && r.room(s)) {
-		s.snapshot = take(t, cmp.Or(s.at, r.now()), s.at != 0)
-		s.changed = s.at != 0
+		if taken := take(t, cmp.Or(s.at, r.now()), s.at != 0); !again || taken.timed {
+			s.snapshot, s.changed = taken, s.at != 0
+		}
 	}
 	if t.Ends {
 		s.ended = r.now()
@@ -141,18 +143,17 @@ func (r *Recorder) Observe(t broker.Traced) {
 	}
 }
 
-// room reports whether another snapshot may be taken, of a session.
+// room reports whether another snapshot may be taken, of a session: an owner has no more of them than are free.
 func (r *Recorder) room(of *session) bool {
-	all, crashes := 0, 0
+	all, own := 0, 0
 	for _, s := range r.sessions {
 		if s.snapshot != nil {
-			all++
-			if s.at != 0 && s.record.UID == of.record.UID {
-				crashes++
+			if all++; s.owner == of.owner {
+				own++
 			}
 		}
 	}
-	return all < mostTaken && (of.at == 0 || crashes < mostTaken/2)
+	return own < mostTaken-all
 }
 
 // sign notes a sign of a crash: the first one tells when it was.
@@ -179,16 +180,30 @@ func (r *Recorder) forget() {
 			s.snapshot, s.told, s.changed = nil, true, false
 		}
 	}
-	slices.SortFunc(ended, func(a, b uint64) int { return cmp.Compare(r.sessions[a].ended, r.sessions[b].ended) })
-	for _, id := range ended[:max(0, len(ended)-mostEnded)] {
-		delete(r.sessions, id)
+	slices.SortFunc(ended, func(a, b uint64) int { return cmp.Compare(r.sessions[b].ended, r.sessions[a].ended) })
+	for i, id := range r.inTurn(ended) { // the oldest of who has most go
+		if i >= mostEnded {
+			delete(r.sessions, id)
+		}
 	}
+}
+
+// inTurn returns sessions with the first of each owner before the second of any.
+func (r *Recorder) inTurn(ids []uint64) []uint64 {
+	turn, seen := map[uint64]int{}, map[string]int{}
+	for _, id := range ids {
+		owner := r.sessions[id].owner
+		turn[id] = seen[owner]
+		seen[owner]++
+	}
+	slices.SortStableFunc(ids, func(a, b uint64) int { return cmp.Compare(turn[a], turn[b]) })
+	return ids
 }
 
 // take reads a trace for a crash at a time. Without a crash, it reads less.
 func take(t broker.Traced, at int64, crashed bool) *snapshot {
 	s := &snapshot{names: map[uint32]string{}, gpus: t.GPUs, allocations: t.Crash.Allocations(),
-		listed: len(t.Crash) > 0, unlisted: t.Crash.Unlisted(), unnamed: t.Crash.Unnamed()}
+		listed: t.Crash.There(), unlisted: t.Crash.Unlisted(), unnamed: t.Crash.Unnamed()}
 	c, ok := t.Trace.LastClock()
 	if s.timed = ok; !ok {
 		return s
@@ -329,11 +344,16 @@ func (r *Recorder) due() (all []Record) {
 	defer r.mu.Unlock()
 	r.again()
 	r.forget()
-	for _, id := range slices.Sorted(maps.Keys(r.sessions)) {
-		s := r.sessions[id]
-		if !s.changed || s.snapshot == nil || len(all) >= mostWrites {
-			continue
+	var ids []uint64
+	for id, s := range r.sessions {
+		if s.changed && s.snapshot != nil {
+			ids = append(ids, id)
 		}
+	}
+	slices.Sort(ids)
+	ids = r.inTurn(ids)
+	for _, id := range ids[:min(len(ids), mostWrites)] {
+		s := r.sessions[id]
 		s.changed = false
 		if s.record.ID == 0 {
 			r.last++

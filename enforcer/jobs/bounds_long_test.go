@@ -21,7 +21,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	const most = maxProcesses / 2
 	at, r := int64(1e12), rand.New(rand.NewPCG(5, 6))
 	o := Observer{Now: func() int64 { return at }, Procfs: os.DevNull}
-	trace, head, launches := make(wire.Trace, wire.TraceSize), uint64(0), uint64(0)
+	trace, head, launches := make([]byte, wire.TraceSize), uint64(0), uint64(0)
 	look := func() {
 		events := trace[128+wire.Communicators*128:]
 		const new = 300
@@ -37,7 +37,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		for session := range uint64(maxProcesses + 8) {
 			lies["absurd communicators"](r, trace)
 			binary.NativeEndian.PutUint64(trace[128:], 77) // one of all
-			o.Observe(broker.Traced{Session: session, PID: 1 << 30, Tenant: "liar", Trace: trace})
+			o.Observe(broker.Traced{Session: session, PID: 1 << 30, Tenant: "liar", Trace: wire.TraceIn(trace)})
 		}
 		all, _ := o.Look(func(int) string { return "job" })
 		launches = all[0].Launches

@@ -79,7 +79,7 @@ func TestOneThatEndedWaitsForNoKernel(t *testing.T) {
 		t.Errorf("while it waits: %+v", hangs)
 	}
 	h.Observer.Observe(broker.Traced{Session: 1, PID: r.pid, Tenant: r.tenant, GPUs: []string{"GPU-0"},
-		Trace: r.trace, Ends: true})
+		Trace: wire.TraceIn(r.trace), Ends: true})
 	if _, hangs := h.Observer.Look(func(int) string { return "" }); len(hangs) != 0 {
 		t.Errorf("once it has ended: %+v", hangs)
 	}
@@ -92,7 +92,7 @@ func TestOneThatOnlyJoinedIsNoRank(t *testing.T) {
 	h := pipe(t, map[int]func(*rank, int64){3: func(*rank, int64) {}})
 	h.ranks[0].exchanges(1, wire.Peer{Rank: 1, Sent: 7, Inside: true})
 	h.ranks[2].exchanges(1, wire.Peer{Rank: 3, Sent: 8, Inside: true})
-	other := &rank{h: h, pid: 2000, tenant: "default", trace: make(wire.Trace, wire.TraceSize)}
+	other := &rank{h: h, pid: 2000, tenant: "default", trace: make([]byte, wire.TraceSize)}
 	other.clock(h.at - 1e9)
 	h.ranks = append(h.ranks, other)
 	for _, r := range h.ranks {
@@ -118,7 +118,7 @@ func TestOneThatGetsOnExcusesNobody(t *testing.T) {
 		}
 	}
 	h.ranks[2].note(h.at, wire.EventWait, 0)
-	h.Observer.Observe(broker.Traced{Session: 2, PID: h.ranks[1].pid, Tenant: "default", Trace: h.ranks[1].trace,
+	h.Observer.Observe(broker.Traced{Session: 2, PID: h.ranks[1].pid, Tenant: "default", Trace: wire.TraceIn(h.ranks[1].trace),
 		Ends: true})
 	var hangs []wire.HangStats
 	for range 15 {
@@ -162,7 +162,7 @@ func TestNobodyWaitsLongForOneThatCannotCall(t *testing.T) {
 	}{
 		{"stopped", false, func(_ *host, r *rank) { r.proc('T', 0) }, "stopped"},
 		{"ended", false, func(h *host, r *rank) {
-			h.Observer.Observe(broker.Traced{Session: 4, PID: r.pid, Tenant: "default", Trace: r.trace, Ends: true})
+			h.Observer.Observe(broker.Traced{Session: 4, PID: r.pid, Tenant: "default", Trace: wire.TraceIn(r.trace), Ends: true})
 		}, "ended"},
 		{"stopped, and the others are in a long step", true, func(_ *host, r *rank) { r.proc('T', 0) }, ""},
 	} {

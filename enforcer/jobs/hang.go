@@ -149,10 +149,24 @@ func (o *Observer) verdicts(at int64) []verdict {
 // groups returns the ranks of each communicator, and looks at those that are quiet.
 func (o *Observer) groups(at int64) map[communicatorOf][]*process {
 	groups := map[communicatorOf][]*process{}
+	left := map[string]*int{} // files that are read for an owner
+	type found struct {
+		use
+		err error
+	}
+	uses := map[int]found{} // by PID: a process may have many sessions
 	for _, p := range o.processes {
 		p.hangs, p.usual = false, p.waiting.usual
 		if p.ended == 0 && p.quiet(at) >= lookFrom {
-			p.watch.look(o.procfs(), p.pid)
+			f, known := uses[p.pid]
+			if !known {
+				if left[p.owner] == nil {
+					left[p.owner] = new(mostFiles)
+				}
+				f.use, _, f.err = useOf(o.procfs(), p.pid, left[p.owner])
+				uses[p.pid] = f
+			}
+			p.watch.saw(f.use, f.err)
 		} else {
 			p.watch = watch{}
 		}

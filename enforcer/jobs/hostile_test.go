@@ -14,18 +14,18 @@ import (
 )
 
 // lies changes a trace as a hostile process may.
-var lies = map[string]func(r *rand.Rand, t wire.Trace){
-	"random bytes": func(r *rand.Rand, t wire.Trace) { scribble(r, t) },
-	"random bytes behind a good clock": func(r *rand.Rand, t wire.Trace) {
+var lies = map[string]func(r *rand.Rand, t []byte){
+	"random bytes": func(r *rand.Rand, t []byte) { scribble(r, t) },
+	"random bytes behind a good clock": func(r *rand.Rand, t []byte) {
 		scribble(r, t[128:])
 		binary.NativeEndian.PutUint64(t, r.Uint64N(1<<20))
 	},
-	"a head that jumps": func(r *rand.Rand, t wire.Trace) { binary.NativeEndian.PutUint64(t, r.Uint64()) },
-	"a head that creeps back": func(r *rand.Rand, t wire.Trace) {
+	"a head that jumps": func(r *rand.Rand, t []byte) { binary.NativeEndian.PutUint64(t, r.Uint64()) },
+	"a head that creeps back": func(r *rand.Rand, t []byte) {
 		binary.NativeEndian.PutUint64(t, binary.NativeEndian.Uint64(t)-r.Uint64N(1000))
 	},
-	"a clock that lies": func(r *rand.Rand, t wire.Trace) { scribble(r, t[72:104]) },
-	"absurd communicators": func(r *rand.Rand, t wire.Trace) {
+	"a clock that lies": func(r *rand.Rand, t []byte) { scribble(r, t[72:104]) },
+	"absurd communicators": func(r *rand.Rand, t []byte) {
 		scribble(r, t[128:128+wire.Communicators*128])
 		for i := range wire.Communicators { // some with a rank that makes sense
 			binary.NativeEndian.PutUint64(t[128+128*i+8:], 1<<62|uint64(r.Uint32N(4)))
@@ -36,15 +36,15 @@ var lies = map[string]func(r *rand.Rand, t wire.Trace){
 	"their communicator, with more ranks":        forge(7, 8, 60),
 	"their communicator, and it has called none": forge(3, 4, 0),
 	"their communicator, and it exchanges data":  exchanging(forge(1, 4, 60)),
-	"their communicator, and its GPU stands in it": func(r *rand.Rand, t wire.Trace) {
+	"their communicator, and its GPU stands in it": func(r *rand.Rand, t []byte) {
 		forge(0, 2, 61)(r, t)
 		binary.NativeEndian.PutUint64(t[128+72:], 61)
 	},
 }
 
 // forge makes a process a rank of the honest ones' communicator.
-func forge(rank, ranks uint32, entered uint64) func(*rand.Rand, wire.Trace) {
-	return func(_ *rand.Rand, t wire.Trace) {
+func forge(rank, ranks uint32, entered uint64) func(*rand.Rand, []byte) {
+	return func(_ *rand.Rand, t []byte) {
 		for i, v := range []uint64{77, uint64(ranks)<<32 | uint64(rank), entered, 1e12, 0} {
 			binary.NativeEndian.PutUint64(t[128+8*i:], v)
 		}
@@ -52,8 +52,8 @@ func forge(rank, ranks uint32, entered uint64) func(*rand.Rand, wire.Trace) {
 }
 
 // exchanging adds calls for each of the others.
-func exchanging(lie func(*rand.Rand, wire.Trace)) func(*rand.Rand, wire.Trace) {
-	return func(r *rand.Rand, t wire.Trace) {
+func exchanging(lie func(*rand.Rand, []byte)) func(*rand.Rand, []byte) {
+	return func(r *rand.Rand, t []byte) {
 		lie(r, t)
 		for i := range wire.Peers {
 			binary.NativeEndian.PutUint64(t[128+88+8*i:], 9<<32|uint64(i+1))
@@ -72,15 +72,15 @@ func scribble(r *rand.Rand, b []byte) {
 func TestLies(t *testing.T) {
 	t.Parallel()
 	fixture.OneGoroutine(t)
-	honest := func(lie func(*rand.Rand, wire.Trace)) (all []wire.JobStats, hangs []wire.HangStats) {
+	honest := func(lie func(*rand.Rand, []byte)) (all []wire.JobStats, hangs []wire.HangStats) {
 		h, r := newHost(t, 4), rand.New(rand.NewPCG(1, 2))
-		liar := make(wire.Trace, wire.TraceSize)
+		liar := make([]byte, wire.TraceSize)
 		copy(liar, h.ranks[0].trace)
 		look := func() {
 			if lie != nil {
 				lie(r, liar)
 				h.Observer.Observe(broker.Traced{Session: 99, PID: 99, Tenant: "default", Owner: "liar",
-					Trace: liar})
+					Trace: wire.TraceIn(liar)})
 			}
 			all, hangs = h.look()
 		}
@@ -119,7 +119,7 @@ func TestNobodyFillsTheObserver(t *testing.T) {
 		h := newHost(t, 1)
 		for session := range uint64(3 * maxProcesses) {
 			h.Observer.Observe(broker.Traced{Session: 100 + session, PID: 99, Tenant: "default", Owner: "liar",
-				Trace: h.ranks[0].trace, Ends: ends})
+				Trace: wire.TraceIn(h.ranks[0].trace), Ends: ends})
 		}
 		h.look()
 		if last := uint64(99 + 3*maxProcesses); h.Observer.processes[1] == nil || ends && h.Observer.processes[last] == nil {
@@ -160,11 +160,11 @@ func FuzzObserve(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, bytes []byte, head uint64) {
 		at := int64(1e12)
 		o := Observer{Now: func() int64 { return at }, Procfs: os.DevNull}
-		t := make(wire.Trace, wire.TraceSize)
+		t := make([]byte, wire.TraceSize)
 		for range 3 {
 			copy(t, bytes)
 			binary.NativeEndian.PutUint64(t, head)
-			o.Observe(broker.Traced{Session: 1, PID: 1, Trace: t})
+			o.Observe(broker.Traced{Session: 1, PID: 1, Trace: wire.TraceIn(t)})
 			o.Look(func(int) string { return "" })
 			at += 1e10
 			head *= 3

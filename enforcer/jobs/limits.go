@@ -118,6 +118,7 @@ const (
 	maxCommunicators = 4                // that are shown of a process (TestBoundaries)
 	maxRounds        = 64               // in which ranks are left out that are not deadlocked; then nobody is (no test)
 	maxPlaces        = 4                // of the ranks of a deadlock that are told (TestDeadlocks)
+	mostFiles        = 8192             // that are read at a time to see whether the programs of an owner compute (TestManyThreads)
 	maxFamily        = 256              // processes of a family that are looked at, and threads of each (no test)
 	maxOpen          = 4096             // files and threads of a process that NCCL may ask, and files of a server (no test)
 	mostServers      = 64               // that are looked at (no test)

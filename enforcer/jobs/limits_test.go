@@ -13,6 +13,7 @@ import (
 
 	"gpusteward/enforcer/steps"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/procs"
 	"gpusteward/internal/ras"
 	"gpusteward/internal/wire"
 )
@@ -208,4 +209,19 @@ func TestBoundaries(t *testing.T) {
 // settled is a usual step of so many seconds that is known.
 func settled(seconds float64) usual {
 	return usual{mean: mean{shape: shape{wall: seconds}, steps: 100}, spans: 10}
+}
+
+// TestManyThreads: who has more processes and threads than may be read is late, and nobody else reads for him.
+func TestManyThreads(t *testing.T) {
+	h := newHost(t, 2)
+	h.ranks[0].proc('S', 0)
+	h.ranks[1].proc('S', 0)
+	parent, child := h.ranks[0].pid, h.ranks[1].pid
+	fixture.Rewrite(t, filepath.Join(h.Observer.Procfs, fmt.Sprint(parent), "task", fmt.Sprint(parent), "children"), fmt.Sprint(child))
+	for left, want := range map[int]error{4: procs.ErrLate, 5: nil} {
+		_, family, err := useOf(h.Observer.Procfs, parent, &left)
+		fixture.If(t, len(family) != 2 || err != want, "%v: %v", family, err)
+	}
+	w := watch{idle: 1, looks: 2}
+	fixture.If(t, !w.saw(use{ticks: 9}, procs.ErrLate) || w != watch{idle: 1, looks: 2}, "a late look changes %+v", w)
 }

@@ -29,7 +29,7 @@ func newHost(t *testing.T, ranks int) *host {
 	h.Observer.Procfs, h.Observer.Now = inMemory(t), func() int64 { return h.at }
 	h.Observer.sockets = func(string, string, []int) (sockets, error) { return sockets{}, nil }
 	for i := range ranks {
-		r := &rank{h: h, pid: 1000 + i, tenant: "default", trace: make(wire.Trace, wire.TraceSize)}
+		r := &rank{h: h, pid: 1000 + i, tenant: "default", trace: make([]byte, wire.TraceSize)}
 		r.clock(h.at - 1e9)
 		h.ranks = append(h.ranks, r)
 		r.proc('S', 0)
@@ -62,7 +62,7 @@ type rank struct {
 	pid     int
 	tenant  string
 	owner   string
-	trace   wire.Trace
+	trace   []byte
 	head    uint64
 	entered uint64
 	bytes   uint64
@@ -223,7 +223,7 @@ func (h *host) look() (all []wire.JobStats, hangs []wire.HangStats) {
 			r.put64(96, uint64(h.at))
 		}
 		h.Observer.Observe(broker.Traced{Session: uint64(i + 1), PID: r.pid, Tenant: r.tenant, Owner: r.owner,
-			GPUs: []string{fmt.Sprint("GPU-", i)}, Trace: r.trace})
+			GPUs: []string{fmt.Sprint("GPU-", i)}, Trace: wire.TraceIn(r.trace)})
 	}
 	return h.Observer.Look(func(int) string { return "job" })
 }
@@ -375,7 +375,7 @@ func TestARankThatReconnectsHasNotEnded(t *testing.T) {
 	h := stepping(t, 3)
 	r := h.ranks[0]
 	h.Observer.Observe(broker.Traced{Session: 99, PID: r.pid, Tenant: r.tenant, GPUs: []string{"GPU-0"},
-		Trace: slices.Clone(r.trace), Ends: true})
+		Trace: wire.TraceIn(slices.Clone(r.trace)), Ends: true})
 	hangs := (*rank).hangs
 	h.step(map[int]func(*rank, int64){0: hangs, 1: hangs, 2: func(*rank, int64) {}})
 	h.tells(15, "absent", 2)
@@ -388,7 +388,7 @@ func TestSharedMemoryOutlivesTheSession(t *testing.T) {
 	r := h.ranks[0]
 	r.put32(64+48, uint32(wire.SharedManaged))
 	for _, ends := range []bool{false, true} {
-		h.Observer.Observe(broker.Traced{Session: 1, PID: r.pid, Trace: r.trace, Ends: ends})
+		h.Observer.Observe(broker.Traced{Session: 1, PID: r.pid, Trace: wire.TraceIn(r.trace), Ends: ends})
 		fixture.Equal(t, h.Observer.Shared(r.pid), wire.SharedManaged, "its session has ended: %v, it shares", ends)
 	}
 	fixture.Equal(t, h.Observer.Shared(h.ranks[1].pid), 0, "another one shares")

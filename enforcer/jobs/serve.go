@@ -206,7 +206,8 @@ func (o *Observer) servers(p processGroup) (all []view) {
 	if o.sockets != nil {
 		asks = o.sockets
 	}
-	_, family, err := useOf(o.procfs(), p.first)
+	left := 2 * mostFiles
+	_, family, err := useOf(o.procfs(), p.first, &left)
 	var found sockets
 	if err == nil {
 		found, err = asks(o.procfs(), procs.Whose(o.procfs(), p.first), family)
@@ -226,13 +227,13 @@ func (o *Observer) servers(p processGroup) (all []view) {
 			at, all = len(all), append(all, view{parent: root})
 		}
 		v := &all[at]
-		used, _, err := useOf(o.procfs(), chain[0].pid)
+		used, _, err := useOf(o.procfs(), chain[0].pid, &left)
 		v.on, v.err = append(v.on, p.on[i]), cmp.Or(v.err, err)
 		v.work = use{ticks: v.work.ticks + used.ticks, bytes: v.work.bytes + used.bytes, disk: v.work.disk || used.disk}
 	}
 	for i := range all {
 		v := &all[i]
-		used, family, err := useOf(o.procfs(), v.pid)
+		used, family, err := useOf(o.procfs(), v.pid, &left)
 		v.use, v.err = used, cmp.Or(v.err, err)
 		of := func(pid int) bool { return slices.Contains(family, pid) }
 		v.listens = slices.ContainsFunc(found.Listeners, of)

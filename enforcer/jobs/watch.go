@@ -34,7 +34,13 @@ type use struct {
 
 // look is made once a second. If the kernel does not tell in time, it is late, and nothing changes until the next one.
 func (w *watch) look(procfs string, pid int) (late bool) {
-	used, _, err := useOf(procfs, pid)
+	left := mostFiles
+	used, _, err := useOf(procfs, pid, &left)
+	return w.saw(used, err)
+}
+
+// saw takes what a look found.
+func (w *watch) saw(used use, err error) (late bool) {
 	if errors.Is(err, procs.ErrLate) {
 		return true
 	}
@@ -59,10 +65,13 @@ func (w *watch) computes() bool { return w.idle < idleLooks }
 func (w *watch) stands() bool { return w.state == 'T' || w.state == 't' || w.state == 'D' }
 
 // useOf returns what a process and its descendants have used, and their PIDs. It fails if the kernel does not tell yet
-// of the process itself.
-func useOf(procfs string, pid int) (u use, family []int, err error) {
+// of the process itself, or if more files would have to be read than are left.
+func useOf(procfs string, pid int, left *int) (u use, family []int, err error) {
 	family = []int{pid}
 	for i := 0; i < len(family) && i < maxFamily; i++ {
+		if *left <= 0 {
+			return u, family[:min(len(family), maxFamily)], procs.ErrLate
+		}
 		dir := filepath.Join(procfs, strconv.Itoa(family[i]))
 		files, failed := procs.ReadFiles(procfs, family[i], []string{"stat", "io", "wchan"})
 		if i == 0 {
@@ -82,7 +91,7 @@ func useOf(procfs string, pid int) (u use, family []int, err error) {
 		u.bytes += moved(files["io"])
 		u.halted = u.halted || stat.State == 'T' || stat.State == 't'
 		u.disk = u.disk || stat.State == 'D'
-		family = append(family, children(dir)...)
+		family = append(family, children(dir, left)...)
 	}
 	return u, family[:min(len(family), maxFamily)], err
 }
@@ -104,9 +113,11 @@ func moved(io string) (sum uint64) {
 }
 
 // children returns the processes that a process has started.
-func children(dir string) (all []int) {
+func children(dir string, left *int) (all []int) {
 	tasks, _ := os.ReadDir(filepath.Join(dir, "task"))
-	for _, t := range tasks[:min(len(tasks), maxFamily)] {
+	tasks = tasks[:min(len(tasks), maxFamily)]
+	*left -= 3 + len(tasks)
+	for _, t := range tasks {
 		text, _ := os.ReadFile(filepath.Join(dir, "task", t.Name(), "children"))
 		for _, child := range bytes.Fields(text) {
 			all = append(all, int(number(child)))

@@ -533,7 +533,7 @@ func (m *actor) stands() {
 
 func (m *actor) observe(ends bool) {
 	m.w.h.Observer.Observe(broker.Traced{Session: uint64(m.index) + 1, PID: m.r.pid, Tenant: "default",
-		GPUs: []string{fmt.Sprint("GPU-", m.index)}, Trace: m.r.trace, Ends: ends})
+		GPUs: []string{fmt.Sprint("GPU-", m.index)}, Trace: wire.TraceIn(m.r.trace), Ends: ends})
 }
 
 func (m *actor) write(e *entry) {

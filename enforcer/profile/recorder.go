@@ -17,13 +17,14 @@ import (
 // Bounds of a recorder.
 const (
 	every        = 2 * time.Millisecond // from one timed launch to the next, about
-	mostAtOnce   = 4                    // profiles, unless root asks for one more,
-	mostOfUser   = 2                    // and of one user but root
+	MostAtOnce   = 4                    // profiles, unless root asks for one more,
+	MostOfUser   = 2                    // and of one user but root
 	mostSessions = 16                   // of one process
 	mostKernels  = 4096                 // of one process that are told apart
 	mostNames    = 256                  // kernels that are named at one look
 	mostSamples  = 1024                 // of one kernel that are kept for its P99
 	mostSpans    = 20_000               // the first ones
+	mostSpanName = 128                  // bytes of a span's name
 )
 
 // Longest is the longest profile.
@@ -31,7 +32,7 @@ const Longest = time.Minute
 
 // Why there is no profile.
 var (
-	ErrTooMany = fmt.Errorf("%d profiles run already, or %d of yours: try again later", mostAtOnce, mostOfUser)
+	ErrTooMany = fmt.Errorf("%d profiles run already, or %d of yours: try again later", MostAtOnce, MostOfUser)
 	ErrRuns    = errors.New("a profile of this process runs already: try again later")
 )
 
@@ -163,7 +164,7 @@ func (r *Recorder) begin(pid int, one *run) error {
 	switch {
 	case before != nil && (one.glance || !before.glance):
 		return ErrRuns
-	case one.uid != 0 && all >= mostAtOnce, own >= mostOfUser:
+	case one.uid != 0 && all >= MostAtOnce, own >= MostOfUser:
 		return ErrTooMany
 	case before != nil:
 		before.once.Do(func() { close(before.ended) })
@@ -294,6 +295,7 @@ func (r *run) tally(t broker.Traced, id uint32, graph bool, gpu uint8) *tally {
 // span adds a span that began at a time.
 func (r *run) span(s Span, at int64, took time.Duration) {
 	if r.spans && len(r.all) < mostSpans {
+		s.Name = s.Name[:min(len(s.Name), mostSpanName)] // the process chose it
 		s.Start, s.Seconds = time.Duration(at-r.began).Seconds(), took.Seconds()
 		r.all = append(r.all, s)
 	}

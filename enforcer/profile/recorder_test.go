@@ -75,7 +75,7 @@ func TestProfilesAreBounded(t *testing.T) {
 	_, err = r.Profile(ended, 7, 4, time.Hour, false)
 	fixture.Equal(t, err, ErrTooMany, "one more than may run")
 	_ = fixture.Value(r.Profile(ended, 0, 4, time.Hour, false))(t) // two users keep root from nothing
-	glance := &run{glance: true, ended: make(chan struct{})} // makes way for a user, and counts for nothing
+	glance := &run{glance: true, ended: make(chan struct{})}       // makes way for a user, and counts for nothing
 	r.runs = map[int]*run{1: {}, 2: {}, 3: {}, 4: glance}
 	_ = fixture.Value(r.Profile(ended, 7, 4, time.Hour, false))(t)
 	<-glance.ended
@@ -86,7 +86,7 @@ func TestProfilesAreBounded(t *testing.T) {
 	fixture.Equal(t, err, ErrTooMany, "one more than a user may have")
 	_ = fixture.Value(r.Profile(ended, 8, 4, time.Hour, false))(t)
 	r.Time = func(_ int, every time.Duration) {
-		r.Observe(broker.Traced{Session: 1, PID: 6, UID: 8, Trace: timedTrace(), Ends: every > 0})
+		r.Observe(broker.Traced{Session: 1, PID: 6, UID: 8, Trace: wire.TraceIn(timedTrace()), Ends: every > 0})
 	}
 	p = fixture.Value(r.Profile(t.Context(), 8, 6, time.Hour, false))(t) // until the process ends
 	fixture.AtMost(t, p.Seconds, 60, "seconds")
@@ -99,11 +99,11 @@ func TestAPIDOfAnother(t *testing.T) {
 	for uid, want := range map[uint32]uint64{7: 0, 8: 1, 0: 1} { // the one who asked
 		ended, cancel := context.WithCancel(t.Context())
 		r.Time = func(_ int, every time.Duration) {
-			r.Observe(broker.Traced{Session: 1, PID: 6, UID: uid, Trace: make(wire.Trace, wire.TraceSize), Ends: every > 0})
+			r.Observe(broker.Traced{Session: 1, PID: 6, UID: uid, Trace: wire.TraceIn(make([]byte, wire.TraceSize)), Ends: every > 0})
 			binary.NativeEndian.PutUint64(trace, 16)
 			binary.NativeEndian.PutUint64(trace[len(trace)-wire.EventsKept*16:], 2e9)
 			trace[len(trace)-wire.EventsKept*16+12] = byte(wire.EventLaunch)
-			r.Observe(broker.Traced{Session: 2, PID: 6, UID: 8, Trace: trace})
+			r.Observe(broker.Traced{Session: 2, PID: 6, UID: 8, Trace: wire.TraceIn(trace)})
 			cancel()
 		}
 		p := fixture.Value(r.Profile(ended, uid, 6, time.Hour, false))(t)
@@ -112,8 +112,8 @@ func TestAPIDOfAnother(t *testing.T) {
 }
 
 // timedTrace returns an empty trace whose clock is known.
-func timedTrace() wire.Trace {
-	trace := make(wire.Trace, wire.TraceSize)
+func timedTrace() []byte {
+	trace := make([]byte, wire.TraceSize)
 	binary.NativeEndian.PutUint32(trace[64:], 2)
 	for i, v := range []int64{1e9, 1e9, 2e9, 2e9} {
 		binary.NativeEndian.PutUint64(trace[72+8*i:], uint64(v))

@@ -103,11 +103,25 @@ func (t *Totals) add(p Profile, since time.Duration, now time.Time) {
 			t.places[at] = of
 		}
 		of.seen = now
-		name := label(k.Name)
-		if _, known := of.seconds[name]; known || len(of.seconds) < mostNamed {
-			of.seconds[name] += k.Total * scale
-		}
+		of.add(label(k.Name), k.Total*scale)
 	}
+}
+
+// add adds to a kernel's time. If there are too many, the one with the least makes way for one with more.
+func (of *totalsOf) add(name string, seconds float64) {
+	if _, known := of.seconds[name]; !known && len(of.seconds) >= mostNamed {
+		least := ""
+		for other, s := range of.seconds {
+			if least == "" || s < of.seconds[least] {
+				least = other
+			}
+		}
+		if seconds <= of.seconds[least] {
+			return
+		}
+		delete(of.seconds, least)
+	}
+	of.seconds[name] += seconds
 }
 
 // label returns the name of a kernel as the label of a metric.

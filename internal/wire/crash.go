@@ -2,9 +2,9 @@ package wire
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
-	"sync/atomic"
-	"unsafe"
+	"io"
 )
 
 // What explains a crash lies behind the trace, in the same file.
@@ -28,12 +28,32 @@ type Allocation struct {
 	Made, Freed    int64 // CLOCK_MONOTONIC, ns; Freed 0: it is there
 }
 
-// A Crash is the mapping of what explains a crash, CrashSize bytes, or empty: the process
-// writes none. Like a Trace, it can be written by the process at any time.
-type Crash []byte
+// A Crash is what explains a crash, CrashSize bytes. Like a Trace, it can be written by the process at any time, and is
+// copied. The zero Crash is none.
+type Crash struct{ all io.ReaderAt }
 
-func (c Crash) load64(at int) uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&c[at]))) }
-func (c Crash) load32(at int) uint32 { return atomic.LoadUint32((*uint32)(unsafe.Pointer(&c[at]))) }
+// NewCrash returns what r reads.
+func NewCrash(r io.ReaderAt) Crash { return Crash{r} }
+
+// CrashIn returns what explains a crash in memory that no process can punch holes into.
+func CrashIn(m []byte) Crash { return Crash{bytes.NewReader(m)} }
+
+// There reports whether there is something.
+func (c Crash) There() bool { return c.all != nil }
+
+// read copies what lies at a place; zeros if it cannot be read.
+func (c Crash) read(to []byte, at int) []byte {
+	if c.all == nil {
+		return to
+	}
+	if _, err := c.all.ReadAt(to, int64(at)); err != nil {
+		clear(to)
+	}
+	return to
+}
+
+// piece is how much of a table is copied at a time.
+const piece = 4096
 
 // Failed returns the CUresult of the first fault that ended a context of the process, and
 // the time when a call returned it (CLOCK_MONOTONIC, ns); 0: there was none.
@@ -42,30 +62,26 @@ func (t Trace) Failed() (result uint32, at int64) {
 }
 
 // Unlisted returns the number of allocations that are missing in Allocations.
-func (c Crash) Unlisted() uint64 {
-	if len(c) == 0 {
-		return 0
-	}
-	return c.load64(0)
-}
+func (c Crash) Unlisted() uint64 { return binary.NativeEndian.Uint64(c.read(make([]byte, 8), 0)) }
 
 // Unnamed returns the number of kernels whose names are missing.
-func (c Crash) Unnamed() uint64 {
-	if len(c) == 0 {
-		return 0
-	}
-	return c.load64(8)
-}
+func (c Crash) Unnamed() uint64 { return binary.NativeEndian.Uint64(c.read(make([]byte, 8), 8)) }
 
 // Allocations returns the allocations that the process has or had lately, in no order.
 func (c Crash) Allocations() (all []Allocation) {
-	for at := crashAllocations; at < min(len(c), crashKernels); at += allocationSize {
-		a := Allocation{c.load64(at), c.load64(at + 8), int64(c.load64(at + 16)), int64(c.load64(at + 24))}
-		if a.Made == 0 {
-			break // nor was any later place ever taken
-		}
-		if a.Address != 0 && a.Made > 0 && a.Freed >= 0 && c.load64(at) == a.Address {
-			all = append(all, a)
+	var some, again [piece]byte
+	for at := crashAllocations; at < crashKernels; at += piece {
+		c.read(some[:], at)
+		c.read(again[:], at)
+		for i := 0; i < piece; i += allocationSize {
+			word := func(n int) uint64 { return binary.NativeEndian.Uint64(some[i+8*n:]) }
+			a := Allocation{word(0), word(1), int64(word(2)), int64(word(3))}
+			if a.Made == 0 {
+				return all // nor was any later place ever taken
+			}
+			if a.Address != 0 && a.Made > 0 && a.Freed >= 0 && binary.NativeEndian.Uint64(again[i:]) == a.Address {
+				all = append(all, a)
+			}
 		}
 	}
 	return all
@@ -75,13 +91,18 @@ func (c Crash) Allocations() (all []Allocation) {
 // id, as the compiler wrote it and printable; empty: it is not known.
 func (c Crash) Kernel(id uint32, at int64) string {
 	of := uint32(0)
-	for place := crashKernels; place < min(len(c), crashNames); place += kernelSize {
-		text := c.load32(place + 12)
-		if text == 0 || text > nameBytes {
-			break
-		}
-		if c.load32(place+8) == id && (of == 0 || int64(c.load64(place)) <= at) {
-			of = text
+	var some [piece]byte
+scan:
+	for place := crashKernels; place < crashNames; place += piece {
+		c.read(some[:], place)
+		for i := 0; i < piece; i += kernelSize {
+			text := binary.NativeEndian.Uint32(some[i+12:])
+			if text == 0 || text > nameBytes {
+				break scan
+			}
+			if binary.NativeEndian.Uint32(some[i+8:]) == id && (of == 0 || int64(binary.NativeEndian.Uint64(some[i:])) <= at) {
+				of = text
+			}
 		}
 	}
 	if of == 0 {
@@ -100,7 +121,7 @@ func Unnamed(kind EventKind, id uint32) string {
 
 // name returns the name at a place: the process may change it meanwhile.
 func (c Crash) name(at int) string {
-	text := bytes.Clone(c[crashNames+at : crashNames+min(at+maxName, nameBytes)])
+	text := c.read(make([]byte, min(maxName, nameBytes-at)), crashNames+at)
 	if end := bytes.IndexByte(text, 0); end >= 0 {
 		text = text[:end]
 	}

@@ -1,7 +1,10 @@
 package wire
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/binary"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -24,6 +27,8 @@ const (
 	traceClock        = 64
 	traceCommunicator = 128
 	traceEvents       = traceCommunicator + Communicators*communicatorSize
+
+	TraceHead = traceEvents // bytes of a trace that are mapped
 )
 
 // An EventKind is the kind of an event.
@@ -133,12 +138,29 @@ type Peer struct {
 	Before         bool   // the GPU is known not to have come to one that was called
 }
 
-// A Trace is the mapping of a session's trace, TraceSize bytes. The process
-// writes it at any time and as it likes. A reader gets bounded garbage at worst.
-type Trace []byte
+// A Trace is a session's trace, TraceSize bytes. The process writes it at any time and as it likes. A reader gets
+// bounded garbage at worst. The zero Trace is none. The events are copied by a call of the kernel: who reads a hole of a
+// mapping has a page filled, at his own expense, and the process makes as many holes as it likes.
+type Trace struct {
+	head []byte // mapped
+	all  io.ReaderAt
+}
 
-func (t Trace) load64(at int) uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&t[at]))) }
-func (t Trace) load32(at int) uint32 { return atomic.LoadUint32((*uint32)(unsafe.Pointer(&t[at]))) }
+// NewTrace returns the trace whose first TraceHead bytes are mapped, and which all reads.
+func NewTrace(head []byte, all io.ReaderAt) Trace { return Trace{head, all} }
+
+// TraceIn returns the trace in memory that no process can punch holes into.
+func TraceIn(m []byte) Trace { return Trace{m, bytes.NewReader(m)} }
+
+// There reports whether there is a trace.
+func (t Trace) There() bool { return t.all != nil }
+
+func (t Trace) load64(at int) uint64 {
+	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&t.head[at])))
+}
+func (t Trace) load32(at int) uint32 {
+	return atomic.LoadUint32((*uint32)(unsafe.Pointer(&t.head[at])))
+}
 
 // Head returns how many numbers of events were ever taken.
 func (t Trace) Head() uint64 { return t.load64(0) }
@@ -256,9 +278,10 @@ func (r *TraceReader) Read(t Trace, c Clock, now int64, events []Event) (_ []Eve
 	}
 	began := len(events)
 	open := r.open[:0]
+	copies := new(copies)
 	for _, b := range r.open {
 		known := len(events)
-		events = t.fill(&b, taken, c, now, events)
+		events = t.fill(&b, copies, taken, c, now, events)
 		if over := t.Head(); over > b.first && over-b.first > EventsKept { // what was read may be of two events
 			lost += uint64(len(events) - known)
 			events = events[:known]
@@ -267,20 +290,32 @@ func (r *TraceReader) Read(t Trace, c Clock, now int64, events []Event) (_ []Eve
 		}
 	}
 	r.open = open
-	slices.SortStableFunc(events[began:], func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+	byTime := func(a, b Event) int { return cmp.Compare(a.At, b.At) }
+	if !slices.IsSortedFunc(events[began:], byTime) {
+		slices.SortStableFunc(events[began:], byTime)
+	}
 	return events, lost
 }
 
+// copies are two of a block, one after the other: what has its number in the first is whole in the second.
+type copies [2][eventsOfBlock * eventSize]byte
+
 // fill appends the events of a block up to now that were not read yet, of the numbers that
 // were taken.
-func (t Trace) fill(b *block, taken uint64, c Clock, now int64, events []Event) []Event {
+func (t Trace) fill(b *block, copies *copies, taken uint64, c Clock, now int64, events []Event) []Event {
+	for i := range copies {
+		if _, err := t.all.ReadAt(copies[i][:], int64(traceEvents+b.first%EventsKept*eventSize)); err != nil {
+			return events
+		}
+	}
+	word := binary.NativeEndian.Uint32
 	for i := range min(eventsOfBlock, taken-b.first) {
-		at := traceEvents + int((b.first+i)%EventsKept)*eventSize
-		what := t.load32(at + 12)
-		if b.read>>i&1 != 0 || uint8(what>>8) != uint8(b.first/EventsKept) || EventKind(what) == 0 {
+		one := copies[1][i*eventSize:]
+		what := word(copies[0][i*eventSize+12:])
+		if what != word(one[12:]) || b.read>>i&1 != 0 || uint8(what>>8) != uint8(b.first/EventsKept) || EventKind(what) == 0 {
 			continue
 		}
-		e := Event{At: c.At(t.load64(at)), ID: t.load32(at + 8), Kind: EventKind(what), GPU: uint8(what >> 16 & 15),
+		e := Event{At: c.At(binary.NativeEndian.Uint64(one)), ID: word(one[8:]), Kind: EventKind(what), GPU: uint8(what >> 16 & 15),
 			Thread: uint16(what >> 20)}
 		if e.At > now {
 			continue

@@ -17,11 +17,11 @@ func TestReached(t *testing.T) {
 	}{
 		{7, 7, 7}, {7, 1, 1}, {7, 0, 0}, {7, 8, 0}, {1<<32 + 3, 3, 1<<32 + 3}, {1<<32 + 3, 1<<32 - 2, 1<<32 - 2},
 	} {
-		m := make(Trace, TraceSize)
+		m := make([]byte, TraceSize)
 		binary.NativeEndian.PutUint64(m[traceCommunicator+16:], c.entered)
 		binary.NativeEndian.PutUint32(m[traceCommunicator+120:], c.low)
 		binary.NativeEndian.PutUint32(m[traceCommunicator+124:], c.low)
-		if g, _ := m.Communicator(Clock{}, 0); g.Reached != c.want || g.Unreached != c.want {
+		if g, _ := TraceIn(m).Communicator(Clock{}, 0); g.Reached != c.want || g.Unreached != c.want {
 			t.Errorf("%d with the low bits %d: %d and %d, want %d", c.entered, c.low, g.Reached, g.Unreached, c.want)
 		}
 	}
@@ -30,26 +30,28 @@ func TestReached(t *testing.T) {
 // A written is a trace with a clock whose ticks are ns.
 type written struct {
 	Trace
+	memory []byte
 	*testing.T
 	reader TraceReader
 	now    int64
 }
 
 func newWritten(t *testing.T) *written {
-	w := &written{Trace: make(Trace, TraceSize), T: t, now: 1e9}
-	binary.NativeEndian.PutUint32(w.Trace[traceClock:], 2)
+	m := make([]byte, TraceSize)
+	w := &written{Trace: TraceIn(m), memory: m, T: t, now: 1e9}
+	binary.NativeEndian.PutUint32(w.memory[traceClock:], 2)
 	for i, v := range []uint64{1e9, 1e9, 2e9, 2e9} {
-		binary.NativeEndian.PutUint64(w.Trace[traceClock+8+8*i:], v)
+		binary.NativeEndian.PutUint64(w.memory[traceClock+8+8*i:], v)
 	}
 	return w
 }
 
 // take takes numbers up to this one.
-func (w *written) take(head uint64) { binary.NativeEndian.PutUint64(w.Trace, head) }
+func (w *written) take(head uint64) { binary.NativeEndian.PutUint64(w.memory, head) }
 
 // note writes the event of a number: the launch of a kernel of the same number.
 func (w *written) note(number uint64, at int64) {
-	e := w.Trace[traceEvents+int(number%EventsKept)*eventSize:]
+	e := w.memory[traceEvents+int(number%EventsKept)*eventSize:]
 	binary.NativeEndian.PutUint64(e, uint64(at))
 	binary.NativeEndian.PutUint32(e[8:], uint32(number))
 	binary.NativeEndian.PutUint32(e[12:], uint32(EventLaunch)|uint32(number/EventsKept&0xff)<<8)
@@ -115,7 +117,7 @@ func TestLaterEventsAreLeft(t *testing.T) {
 // the event of a thread that died there never comes.
 func TestSingleNumbersAreRead(t *testing.T) {
 	w := newWritten(t)
-	binary.NativeEndian.PutUint32(w.Trace[traceClock:], 1)
+	binary.NativeEndian.PutUint32(w.memory[traceClock:], 1)
 	w.take(3)
 	w.note(0, 100)
 	w.note(2, 300)
