@@ -338,12 +338,6 @@ var agentScenes = []scene{
 				s.gpus[2].stuck = "nvmlDeviceGetFieldValues" // the call of its reader when it was last seen
 			}
 		}},
-	{check: "stale", name: "one reader that is held up", length: 20 * time.Minute, want: incident.Warning,
-		within: 10*time.Minute + 80*time.Second, play: func(s *stage) {
-			if s.at >= 10*time.Minute {
-				s.gpus[5].stuck = "late"
-			}
-		}},
 }
 
 var driverScenes = []scene{
@@ -356,29 +350,12 @@ var driverScenes = []scene{
 				}
 			})
 		}},
-	{check: "driver_unbound", name: "a driver that was unloaded under work, and does not come back",
-		length: 30 * time.Minute, want: incident.Critical, within: 25 * time.Minute, play: func(s *stage) {
-			if s.at >= 20*time.Minute {
-				s.driverUp = 0
-				s.each(func(g *actor) { g.bound = "" })
-			}
-		}},
 	{check: "driver_unbound", name: "all GPUs are handed to virtual machines", length: time.Hour, play: func(s *stage) {
 		if s.at >= 20*time.Minute {
 			s.driverUp = 0
 			s.each(func(g *actor) { g.bound = "vfio-pci" })
 		}
 	}},
-	{check: "driver_unbound", name: "a driver that was unloaded and does not come back", length: time.Hour,
-		want: incident.Critical, within: 20*time.Minute + 12*time.Minute, play: func(s *stage) {
-			if s.at >= 18*time.Minute {
-				s.each(func(g *actor) { g.held = nil })
-			}
-			if s.at >= 20*time.Minute {
-				s.driverUp = 0
-				s.each(func(g *actor) { g.bound = "" })
-			}
-		}},
 	{check: "gpu_missing", name: "a GPU that is gone while another is handed to a virtual machine", length: time.Hour,
 		want: incident.Emergency, within: 40*time.Minute + 30*time.Second, play: func(s *stage) {
 			if s.at >= 20*time.Minute {
@@ -444,8 +421,6 @@ var driverScenes = []scene{
 				g.limit = 700
 			}
 		}},
-	{check: "gpu_absent", name: "seven of eight GPUs since the first start", gpus: 7, length: time.Hour,
-		want: incident.Warning, within: 5 * time.Minute, once: "node", play: func(s *stage) { s.switches = 4 }},
 	{check: "gpu_absent", name: "six boards without NVSwitches", gpus: 6, length: time.Hour, play: func(*stage) {}},
 	{check: "gpu_absent", name: "a GPU on the bus that the driver never listed", gpus: 4, length: time.Hour,
 		want: incident.Warning, within: 5 * time.Minute, once: "node", play: func(s *stage) {
@@ -614,15 +589,6 @@ var linkScenes = []scene{
 			s.reload(20*time.Minute, 23*time.Minute, 2*time.Hour)
 			s.each(func(g *actor) { g.joules += 6000 })
 		}},
-	{check: "nvlink_down", name: "a bridge between two of four GPUs that is lost in a boot", gpus: 4, length: time.Hour,
-		want: incident.Critical, within: 28*time.Minute + 30*time.Second, play: func(s *stage) {
-			s.away, s.boot = s.during(20*time.Minute, 23*time.Minute), "other"
-			for _, g := range s.gpus[2:] {
-				if s.at >= 20*time.Minute {
-					g.links = 0
-				}
-			}
-		}},
 	{check: "nvlink_down", name: "a link that does not come back after a drain", length: time.Hour,
 		want: incident.Critical, within: 36 * time.Minute, play: func(s *stage) {
 			s.drained = collectors.Bool(s.during(20*time.Minute, 30*time.Minute))
@@ -733,10 +699,6 @@ var heatScenes = []scene{
 			if s.at >= 20*time.Minute {
 				s.gpus[0].margin = 0
 			}
-		}},
-	{check: "sensor_lost", name: "a sensor that is gone", length: time.Hour, want: incident.Warning,
-		within: 20*time.Minute + 130*time.Second, play: func(s *stage) {
-			s.gpus[5].hot = s.at < 20*time.Minute
 		}},
 }
 
