@@ -115,8 +115,13 @@ func (t *Table) Lookup(pid int) (Process, error) {
 // Whole reports whether PIDs are those of the whole host: in a PID namespace of
 // its own, a process sees no kernel threads.
 func (t *Table) Whole() bool {
-	p, err := t.Lookup(2)
-	return err == nil && p.Comm == "kthreadd"
+	handle, err := t.Proc.Open(2) // not by Lookup: it is no process of a GPU
+	if err != nil {
+		return false
+	}
+	defer handle.Close()
+	facts, err := handle.Facts()
+	return err == nil && facts.Comm == "kthreadd"
 }
 
 // open adds a process to the table.

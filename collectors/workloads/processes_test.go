@@ -38,6 +38,7 @@ func TestProcessesUnknownToTheKernelAreShown(t *testing.T) {
 	hosttest.In(t, "gpus: [{load: full}]\n"+ghost, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(5 * time.Second)
 		hosttest.Want(t, h, 40000*mebibyte, UnknownMemory, "0", "400000")
+		hosttest.WantNone(t, h, WorkloadStart, "", "user:0") // of the kernel's thread
 		hosttest.Advance(20 * time.Second)
 		hosttest.WantNone(t, h, UnknownMemory, "0", "400000")
 	})
