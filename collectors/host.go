@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -90,6 +91,9 @@ var (
 	ErrOpening = errors.New("the driver is being opened")
 	ErrDrained = errors.New("drained: gpusteward resume takes the driver again")
 	ErrHanging = errors.New("a driver call has not returned")
+	// ErrNoGPUs is the reason that nothing is read of an open driver.
+	ErrNoGPUs = errors.New("the driver has no GPUs: nvidia-smi -L shows none either. See lspci -d 10de: for those of the " +
+		"host, and NVRM in the kernel log for the reason")
 
 	errNoneListed = errors.New("the driver lists no GPU")
 
@@ -311,8 +315,7 @@ func (h *Host) generation(ctx context.Context, lib *gpu.Library, n int, kernel h
 	h.become(&state{generation: n, readers: readers, before: h.state.Load().shown(), quiet: time.Now().Add(settle)})
 	h.Log.Info("driver open", "gpus", count, "generation", n)
 	if count == 0 {
-		h.Log.Warn("the driver has no GPUs: nvidia-smi -L shows none either. See lspci -d 10de: for those of the " +
-			"host, and NVRM in the kernel log for the reason")
+		h.Log.Warn(ErrNoGPUs.Error())
 	}
 
 	select {
@@ -435,6 +438,9 @@ func (h *Host) Ready() error {
 	}
 	if s.err != nil {
 		return s.err
+	}
+	if !slices.ContainsFunc(s.readers, func(r *reader) bool { return r.index != hostIndex }) {
+		return ErrNoGPUs
 	}
 	for _, r := range s.readers {
 		if snap := s.snapshot(r); (snap == nil || !snap.complete) && time.Now().Before(s.quiet) {

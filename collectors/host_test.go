@@ -54,6 +54,9 @@ func TestReadyAfterTheFirstWholeSnapshot(t *testing.T) {
 		hosttest.Want(t, h, 8, collectors.DevicesExpected, "")
 		hosttest.Want(t, h, 1, collectors.NVMLGeneration, "")
 	})
+	hosttest.In(t, "no_gpus", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		fixture.Equal(t, h.Ready(), collectors.ErrNoGPUs, "without GPUs")
+	})
 }
 
 func TestNotReadyBeforeTheDriverIsOpen(t *testing.T) {

@@ -184,8 +184,8 @@ func TestAnsweredVerdicts(t *testing.T) {
 			t.Errorf("the judgement shows stale values: %+v", j)
 		}
 	}
-	starting := fixture.Value(json.Marshal(NewMonitor(Options{}, Settings{}).Verdict()))(t)
-	if j, err := Answered(starting, birth); err != nil || j.Status != incident.Unknown ||
+	starting := fixture.Value(json.Marshal(NewMonitor(Options{Node: "node7"}, Settings{}).Verdict()))(t)
+	if j, err := Answered(starting, birth); err != nil || j.Status != incident.Unknown || j.Node != "node7" ||
 		j.Reason != "the agent is starting" {
 		t.Errorf("an agent that starts: %v, %+v", err, j)
 	}

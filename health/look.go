@@ -113,7 +113,8 @@ const unboundCheck = "driver_unbound"
 func settled(h *collectors.Host) bool {
 	err := h.Driver()
 	if err == nil {
-		return h.Ready() == nil
+		ready := h.Ready()
+		return ready == nil || errors.Is(ready, collectors.ErrNoGPUs)
 	}
 	return !errors.Is(err, collectors.ErrOpening) && !errors.Is(err, collectors.ErrHanging)
 }

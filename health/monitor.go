@@ -25,6 +25,7 @@ import (
 type Options struct {
 	Checks  []*Check                                                // nil: all
 	Samples func() []collectors.Sample                              // the readings
+	Ready   func() error                                            // why no GPU is read
 	Beat    func() time.Duration                                    // the interval of their changes; nil: a second
 	Kernel  func(ctx context.Context, each func(host.Record)) error // follows the kernel's log until ctx ends
 	// DriverTask reports whether a PID is that of a kernel thread of the driver.
@@ -104,7 +105,7 @@ func NewMonitor(o Options, s Settings) *Monitor {
 	m := &Monitor{Options: o, observations: make(chan incident.Observation, mostQueue), acks: make(chan ack),
 		alike: map[likeness]int{}, gpus: map[host.PCI]incident.Entity{}, ports: map[string]incident.Entity{}, up: map[incident.Entity]bool{}, firing: map[string]Alert{}}
 	m.Configure(s)
-	m.view.Store(&view{verdict: Verdict{Status: incident.Unknown, Reason: "the agent is starting"}})
+	m.view.Store(&view{verdict: Verdict{Node: o.Node, Status: incident.Unknown, Reason: "the agent is starting"}})
 	return m
 }
 

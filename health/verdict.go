@@ -72,8 +72,10 @@ func (m *Monitor) verdict(s *derived.Snapshot, now time.Time) Verdict {
 		}
 		v.GPUs = append(v.GPUs, Health{gpu.GPU, gpu.UUID, state, down[gpu]})
 	}
-	if len(v.GPUs) == 0 && len(s.Of(collectors.Drained)) > 0 && s.Of(collectors.Drained)[0].Value == 1 {
-		v.Reason = "drained: gpusteward resume takes the driver again"
+	if len(v.GPUs) == 0 && m.Ready != nil {
+		if err := m.Ready(); err != nil {
+			v.Reason = err.Error()
+		}
 	}
 	v.sum()
 	return v

@@ -1,7 +1,9 @@
 package health
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -109,17 +111,11 @@ func TestVerdictOfANode(t *testing.T) {
 		v.sum()
 		fixture.Equal(t, v.Status, want, "a fault of %v: the node is", e)
 	}
-	drained := func(v float64) []collectors.Sample {
-		return []collectors.Sample{{Metric: collectors.Drained, Value: v}}
-	}
-	for _, c := range []struct {
-		read []collectors.Sample
-		want string
-	}{{nil, "no GPU is known"}, {drained(0), "no GPU is known"}, {drained(1), "drained: gpusteward resume takes the " +
-		"driver again"}} {
-		m := &Monitor{engine: newWorld(t).engine}
-		if v := m.verdict(derived.NewSnapshot(c.read), birth); v.Status != incident.Unknown || v.Reason != c.want {
-			t.Errorf("of %v: %v, %q", c.read, v.Status, v.Reason)
+	for _, ready := range []error{nil, collectors.ErrDrained, collectors.ErrNoGPUs} {
+		m := &Monitor{engine: newWorld(t).engine, Options: Options{Ready: func() error { return ready }}}
+		want := cmp.Or(ready, errors.New("no GPU is known")).Error()
+		if v := m.verdict(derived.NewSnapshot(nil), birth); v.Status != incident.Unknown || v.Reason != want {
+			t.Errorf("ready: %v: %v, %q", ready, v.Status, v.Reason)
 		}
 	}
 }

@@ -68,6 +68,7 @@ func newJudgement(f flags, c config.Config, m *hostConfig, h *collectors.Host) (
 func (m *hostConfig) judged(h *collectors.Host, dir, boot string) health.Options {
 	return health.Options{
 		Samples:    h.Samples,
+		Ready:      h.Ready,
 		Beat:       h.Interval,
 		Kernel:     m.kernelLog,
 		DriverTask: m.options.Kernel.DriverTask,

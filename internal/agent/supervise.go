@@ -18,8 +18,8 @@ import (
 )
 
 // supervise reports the agent's state to systemd. READY comes when every GPU
-// has been read, or when it is certain that there is no driver, so that a boot
-// does not wait for one. The watchdog is served only while the readers make
+// has been read, or when it is certain that there is no driver or no GPU, so that a
+// boot does not wait for one. The watchdog is served only while the readers make
 // progress, which they do within 2*fast().
 func supervise(ctx context.Context, host *collectors.Host, fast func() time.Duration, log *slog.Logger) error {
 	notify := func(state string) {
@@ -40,7 +40,7 @@ func supervise(ctx context.Context, host *collectors.Host, fast func() time.Dura
 			status = state.Error()
 		}
 		switch driver := host.Driver(); {
-		case !ready && (state == nil || driver != nil && !errors.Is(driver, collectors.ErrOpening)):
+		case !ready && (state == nil || errors.Is(state, collectors.ErrNoGPUs) || driver != nil && !errors.Is(driver, collectors.ErrOpening)):
 			ready = true
 			interval = time.Second
 			if watchdog > 0 {
