@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -26,6 +28,17 @@ type Agent struct {
 // errRefused is an answer other than the requested one.
 var errRefused = errors.New("refused")
 
+// A statusError is an answer with a status other than 200.
+type statusError struct {
+	code             int
+	by, status, said string
+}
+
+func (r statusError) Error() string {
+	return fmt.Sprintf("%v by %s: %s: %s", errRefused, r.by, r.status, r.said)
+}
+func (statusError) Unwrap() error { return errRefused }
+
 // maxAnswer is the most that is read of an answer, in bytes.
 const maxAnswer = 16 << 20
 
@@ -36,17 +49,55 @@ const patience = 3 * time.Second
 // errors are shown to operators.
 func (a Agent) Ask(ctx context.Context, path string) ([]byte, error) {
 	if a.URL == "" {
-		return get(ctx, overSocket(filepath.Join(a.RuntimeDir, ControlSocket)), "http://agent"+path)
+		socket := filepath.Join(a.RuntimeDir, ControlSocket)
+		text, err := get(ctx, overSocket(socket), "http://agent"+path)
+		if err = atSocket(err, socket, "ask it"); errors.Is(err, fs.ErrPermission) {
+			err = fmt.Errorf("%w; --url=%s works for everybody", err, DefaultURL)
+		}
+		return text, err
 	}
 	if err := whole(a.URL); err != nil {
 		return nil, err
 	}
-	return get(ctx, cmp.Or(a.Client, http.DefaultClient), strings.TrimSuffix(a.URL, "/")+path)
+	text, err := get(ctx, cmp.Or(a.Client, http.DefaultClient), strings.TrimSuffix(a.URL, "/")+path)
+	var r statusError
+	if errors.As(err, &r) && r.code == http.StatusNotFound {
+		err = fmt.Errorf("%w: is --url the address of an agent? A simulated fleet has its hosts at /hosts/NAME", err)
+	}
+	return text, err
 }
+
+// atSocket returns the error of a client of a socket for an operator, who wanted to do something.
+func atSocket(err error, socket, do string) error {
+	var r statusError
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return unreached{fmt.Sprintf("no agent answers at %s: is gpusteward running, with this --runtime.dir%s?", socket,
+			map[bool]string{true: " and enforcer.enabled"}[!strings.HasSuffix(socket, "/"+ControlSocket)]), err}
+	case errors.Is(err, fs.ErrPermission):
+		return unreached{fmt.Sprintf("only root and the agent's own user may %s: no permission on %s", do, socket), err}
+	case errors.Is(err, context.DeadlineExceeded):
+		return unreached{"the agent at " + socket + " does not answer", err}
+	case errors.As(err, &r) && r.said != "":
+		return unreached{r.said, err}
+	}
+	return err
+}
+
+// An unreached socket's error is what an operator can do, not the dialogue in HTTP.
+type unreached struct {
+	said  string
+	cause error
+}
+
+func (u unreached) Error() string { return u.said }
+func (u unreached) Unwrap() error { return u.cause }
 
 // AskCrashes returns the answer of the enforcer to a GET at its socket for crashes.
 func AskCrashes(ctx context.Context, runtimeDir, path string) ([]byte, error) {
-	return get(ctx, overSocket(filepath.Join(runtimeDir, CrashSocket)), "http://agent"+path)
+	socket := filepath.Join(runtimeDir, CrashSocket)
+	text, err := get(ctx, overSocket(socket), "http://agent"+path)
+	return text, atSocket(err, socket, "ask it")
 }
 
 // ProfilePath is the path of profiles at the enforcer's socket for crashes. A GET has the arguments pid or workload,
@@ -78,15 +129,15 @@ func AskProfile(ctx context.Context, runtimeDir string, p ProfileRequest) ([]byt
 	wait := time.Duration(p.Seconds)*time.Second + profilePatience
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	text, err := getPatiently(ctx, overSocket(filepath.Join(runtimeDir, CrashSocket)),
-		"http://agent"+ProfilePath+"?"+arguments.Encode())
+	socket := filepath.Join(runtimeDir, CrashSocket)
+	text, err := getPatiently(ctx, overSocket(socket), "http://agent"+ProfilePath+"?"+arguments.Encode())
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, fmt.Errorf("the enforcer does not answer within %v: %w", wait, err)
 	case len(text) == maxAnswer:
 		return nil, fmt.Errorf("the answer has more than %d MiB: take fewer --seconds", maxAnswer>>20)
 	}
-	return text, err
+	return text, atSocket(err, socket, "ask it")
 }
 
 // whole returns an error if the URL of a server has no scheme.
@@ -122,8 +173,8 @@ func getPatiently(ctx context.Context, client *http.Client, url string) ([]byte,
 		return nil, fmt.Errorf("%w by %s, which requires authentication: as root the command uses the control socket "+
 			"instead; otherwise %s", errRefused, r.URL.Redacted(), authenticate)
 	}
-	said := printable(string(bytes.TrimSpace(text)))
-	return nil, remedied(fmt.Errorf("%w by %s: %s: %.200s", errRefused, r.URL.Redacted(), printable(answer.Status), said))
+	said := fmt.Sprintf("%.200s", printable(string(bytes.TrimSpace(text))))
+	return nil, remedied(statusError{answer.StatusCode, r.URL.Redacted(), printable(answer.Status), said})
 }
 
 // authenticate says how a command gives a password.

@@ -346,13 +346,9 @@ func Order(ctx context.Context, path, action string, arguments url.Values) (stri
 		time.Sleep(20 * time.Millisecond)
 		answer, err = order(ctx, path, action, arguments)
 	}
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return "", fmt.Errorf("no agent at %s: is it running, with this --runtime.dir%s?", path,
-			map[bool]string{true: " and enforcer.enabled"}[strings.HasSuffix(path, EnforcerSocket)])
-	case errors.Is(err, fs.ErrPermission):
-		return "", fmt.Errorf("only root and the agent's own user may %s: no permission on %s", action, path)
-	case err != nil:
+	if said := new(unreached); errors.As(atSocket(err, path, action), said) {
+		return "", said
+	} else if err != nil {
 		return "", fmt.Errorf("%s: %w", action, err)
 	}
 	defer func() { _ = answer.Body.Close() }()

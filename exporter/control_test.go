@@ -72,7 +72,7 @@ func TestOrdersAreCarriedOutAndLogged(t *testing.T) {
 		t.Errorf("the socket of an agent that ended: %v", err)
 	}
 	_, err = Order(t.Context(), filepath.Join(dir, ControlSocket), "drain", nil)
-	fixture.Fails(t, err, "is it running, with this --runtime.dir?", "without an agent")
+	fixture.Fails(t, err, "no agent answers at "+dir, "without an agent")
 }
 
 func TestControlSocketAnswers(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -98,20 +99,16 @@ func (o StatusOptions) ask(ctx context.Context) (state State, answer []byte, err
 func (o StatusOptions) get(ctx context.Context) ([]byte, error) {
 	url, where := o.URL, o.URL
 	if url == "" {
-		socket := filepath.Join(o.RuntimeDir, ControlSocket)
 		text, err := Agent{RuntimeDir: o.RuntimeDir}.Ask(ctx, statePath)
 		switch {
-		case err == nil:
-			return text, nil
-		case errors.Is(err, context.DeadlineExceeded):
-			return nil, fmt.Errorf("the agent at %s does not answer: %w", socket, err)
-		case o.Else == "" && errors.Is(err, errRefused):
+		case err == nil || errors.Is(err, context.DeadlineExceeded):
+			return text, err
+		case o.Else == "" && (errors.Is(err, errRefused) || errors.Is(err, fs.ErrPermission)):
 			return nil, err
 		case o.Else == "":
-			return nil, fmt.Errorf("no agent answers at %s: is gpusteward running, with this --runtime.dir? --url "+
-				"takes the address of another one (%w)", socket, err)
+			return nil, fmt.Errorf("%w --url takes the address of another one", err)
 		}
-		url, where = o.Else, socket+" or "+o.Else
+		url, where = o.Else, filepath.Join(o.RuntimeDir, ControlSocket)+" or "+o.Else
 	}
 	text, err := Agent{URL: url, Client: o.Client}.Ask(ctx, statePath)
 	if err != nil && !errors.Is(err, errRefused) {

@@ -80,7 +80,7 @@ func TestStatusErrorsNameTheRemedy(t *testing.T) {
 		{"http://[::1", []string{"no agent answers at http://[::1", "missing ']'"}},
 		{secret, []string{"requires authentication", "as root", "me:xxxxx@"}},
 		{answering(t, 403, ""), []string{"requires authentication"}},
-		{answering(t, 404, "404 page not found\n"), []string{"refused by http://", "404 Not Found: 404 page not found"}},
+		{answering(t, 404, "404 page not found\n"), []string{"refused by http://", "404 Not Found: 404 page not found: is --url the"}},
 		{answering(t, 503, "as many scrapes as may wait (8) are waiting"), []string{"503", "as many scrapes as may wait"}},
 		{answering(t, 200, "<html>"), []string{"is not the state", "is that gpusteward?"}},
 		{answering(t, 200, ""), []string{"is not the state"}},

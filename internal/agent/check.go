@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/url"
 	"os/exec"
 	"slices"
 	"strings"
@@ -39,6 +40,7 @@ type checkFlags struct {
 	only       string
 	except     string
 	gpus       string
+	gpusGiven  bool
 }
 
 func checkCommand(app *kingpin.Application, f *flags) (*kingpin.CmdClause, *checkFlags) {
@@ -66,7 +68,7 @@ func checkCommand(app *kingpin.Application, f *flags) (*kingpin.CmdClause, *chec
 	cmd.Flag("except", "Comma-separated checks to leave out.").PlaceHolder("CHECK,...").HintAction(checkNames).
 		StringVar(&c.except)
 	cmd.Flag("gpu", "Comma-separated indices or UUIDs of GPUs to consider, besides the node itself.").
-		PlaceHolder("GPU,...").StringVar(&c.gpus)
+		PlaceHolder("GPU,...").IsSetByUser(&c.gpusGiven).StringVar(&c.gpus)
 	cmd.Flag("child", "Check, and send the verdict to the parent by this time.").Hidden().Int64Var(&c.child)
 	f.ofMachine(cmd)
 	cmd.Validate(func(*kingpin.CmdClause) error { return c.validate() })
@@ -76,6 +78,12 @@ func checkCommand(app *kingpin.Application, f *flags) (*kingpin.CmdClause, *chec
 func (c *checkFlags) validate() error {
 	if c.timeout < health.LookLeast {
 		return fmt.Errorf("--timeout=%v is too short; at least %v", c.timeout, health.LookLeast)
+	}
+	if c.standalone && c.url != "" {
+		return errors.New("--standalone asks no agent, and --url names one: leave one of them out")
+	}
+	if c.gpusGiven && slices.Contains(strings.Split(c.gpus, ","), "") {
+		return fmt.Errorf("--gpu=%s: the list has an empty GPU", c.gpus)
 	}
 	for flag, names := range map[string]string{"--only": c.only, "--except": c.except} {
 		if _, err := checks(names); err != nil {
@@ -134,17 +142,23 @@ func (c *checkFlags) judge(ctx context.Context, f flags, args []string) health.J
 	if !c.standalone {
 		client, err := c.http.client()
 		if err != nil {
-			return health.NoVerdict(health.FromAgent, "", err)
+			return health.NoVerdict(health.FromAgent, c.node(), err)
 		}
 		answer, err := exporter.Agent{RuntimeDir: f.runtimeDir, URL: c.url, Client: client}.Ask(ctx, "/api/v1/health")
 		if err == nil {
 			var j health.Judgement
 			if j, err = health.Answered(answer, time.Now()); err == nil {
+				if f.demoGiven {
+					j.Notes = append(j.Notes, "this is the verdict of the running agent; --standalone checks the host of --demo")
+				}
 				return j
 			}
 		}
-		if unasked = fmt.Errorf("no agent answers: %w", err); c.url != "" {
-			return health.NoVerdict(health.FromAgent, "", unasked)
+		if unasked = err; !strings.HasPrefix(err.Error(), "no agent answers") {
+			unasked = fmt.Errorf("no agent answers: %w", err)
+		}
+		if c.url != "" {
+			return health.NoVerdict(health.FromAgent, c.node(), unasked)
 		}
 	}
 	look := c.look
@@ -156,6 +170,14 @@ func (c *checkFlags) judge(ctx context.Context, f flags, args []string) health.J
 		j.Notes = append(j.Notes, unasked.Error())
 	}
 	return j
+}
+
+// node is the address that --url names; empty: this host.
+func (c *checkFlags) node() string {
+	if u, err := url.Parse(c.url); err == nil && u.Host != "" {
+		return u.Host
+	}
+	return ""
 }
 
 // away has a child look. A driver call may hang so that no signal reaches it,

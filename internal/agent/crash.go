@@ -3,14 +3,11 @@ package agent
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/alecthomas/kingpin/v2"
 
@@ -43,9 +40,6 @@ func (c *crashFlags) run(ctx context.Context, runtimeDir string, stdout io.Write
 		path += "/" + strconv.Itoa(c.id)
 	}
 	text, err := exporter.AskCrashes(ctx, runtimeDir, path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-		err = fmt.Errorf("%w: is gpusteward running, with this --runtime.dir and enforcer.enabled?", err)
-	}
 	if err != nil {
 		return fmt.Errorf("crash: %w", err)
 	}

@@ -156,7 +156,7 @@ func TestCheckValidatesAnswers(t *testing.T) {
 		})
 	}
 	status, out, _ := checks(t, "--url=http://127.0.0.1:1")
-	fixture.If(t, status != 3 || !strings.HasPrefix(out, "UNKNOWN - ") || !strings.Contains(out, "no agent answers"),
+	fixture.If(t, status != 3 || !strings.HasPrefix(out, "UNKNOWN - 127.0.0.1:1: no agent answers"),
 		"nobody at --url: exit status %d: %s", status, out)
 }
 
