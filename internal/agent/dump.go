@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -57,9 +58,20 @@ func (d *dumpFlags) run(ctx context.Context, runtimeDir string, stdout io.Writer
 		_, err := stdout.Write(text)
 		return err
 	}
+	if err := hasDirectory(d.output); err != nil {
+		return err
+	}
 	const everybodyReads = 0o644 // node_exporter has a user of its own
 	return host.ReplaceFile(d.output, everybodyReads,
 		func(w io.Writer) error { _, err := w.Write(text); return err })
+}
+
+// hasDirectory returns an error if the directory of --output is missing: nobody reads one that is made for a typing error.
+func hasDirectory(output string) error {
+	if _, err := os.Stat(filepath.Dir(output)); err != nil {
+		return fmt.Errorf("--output: %w", err)
+	}
+	return nil
 }
 
 // remove removes the last dump. It leaves anything but a file alone.
@@ -83,7 +95,7 @@ func (d *dumpFlags) text(ctx context.Context, runtimeDir string) ([]byte, error)
 	}
 	answer, err := exporter.Agent{RuntimeDir: runtimeDir, URL: d.url, Client: client}.Ask(ctx, dumpPaths[d.format])
 	if err != nil {
-		return nil, fmt.Errorf("no metrics: %w: is gpusteward running, with this --runtime.dir?", err)
+		return nil, fmt.Errorf("no metrics: %w", err)
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(answer))

@@ -6,14 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -106,6 +104,9 @@ func (p *profileFlags) run(ctx context.Context, runtimeDir string, stdout io.Wri
 	if info, err := os.Stat(p.output); err == nil && !info.Mode().IsRegular() {
 		return fmt.Errorf("profile: --output: %s is not a file", p.output)
 	}
+	if err := hasDirectory(p.output); err != nil {
+		return fmt.Errorf("profile: %w", err)
+	}
 	const ownerReads = 0o600
 	var observed error
 	// A file that cannot be written says so before the program is observed.
@@ -126,9 +127,6 @@ func (p *profileFlags) run(ctx context.Context, runtimeDir string, stdout io.Wri
 func (p *profileFlags) write(ctx context.Context, runtimeDir string, w io.Writer) error {
 	text, err := exporter.AskProfile(ctx, runtimeDir, exporter.ProfileRequest{PID: p.target.pid, Workload: p.target.workload,
 		Seconds: int(p.seconds), Spans: p.format == "trace"})
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-		err = fmt.Errorf("%w: is gpusteward running, with this --runtime.dir and enforcer.enabled?", err)
-	}
 	var one profile.Profile
 	if err == nil {
 		err = json.Unmarshal(text, &one)

@@ -175,6 +175,9 @@ func TestDump(t *testing.T) {
 	if status, text, said := dump("--format=dcgm"); status != 0 || !strings.Contains(text, "DCGM_FI_DEV_GPU_TEMP{") {
 		t.Errorf("exit status %d, %s, %.300s", status, said, text)
 	}
+	status, _, said = dump("--output=" + file)
+	fixture.If(t, status != 1 || !strings.Contains(said, "--output: stat "), "without the directory: exit status %d, %s", status, said)
+	fixture.Must(t, os.Mkdir(filepath.Dir(file), 0o755))
 	status, text, said = dump("--output=" + file)
 	content, err := os.ReadFile(file)
 	fixture.If(t, status != 0 || text != "" || err != nil || !strings.Contains(string(content), `nvgpu_up{gpu="0",`),
