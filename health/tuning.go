@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -154,7 +155,7 @@ func parse(text, unit string, usual float64) (float64, error) {
 	switch unit {
 	case "bytes":
 		var size quota.Size
-		err := size.UnmarshalText([]byte(text))
+		err := cmp.Or(size.UnmarshalText([]byte(text)), quota.UnitForgotten(text))
 		return size.Number(), err
 	case "time":
 		d, err := time.ParseDuration(text)

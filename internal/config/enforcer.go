@@ -37,8 +37,8 @@ type Enforcer struct {
 func defaultEnforcer(on func(path string) string) Enforcer {
 	return Enforcer{Turn: 10 * time.Millisecond, InFlight: 750 * time.Microsecond, Fail: "open", TimeSlices: "auto",
 		Sharing: "turns", NCCL: "localhost:28028",
-		Default: Default{Priority: policy.PriorityNormal, Limit: 1}, Overcommit: Overcommit{Turn: 30 * time.Second},
-		Escalation: Escalation{Mode: policy.Warn, Shadow: true, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: 0.5,
+		Default: Default{Priority: priority(policy.PriorityNormal), Limit: 1}, Overcommit: Overcommit{Turn: 30 * time.Second},
+		Escalation: Escalation{Mode: level(policy.Warn), Shadow: true, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: 0.5,
 			Pause: []string{"broker", "freezer", "signal"}, Grace: 30 * time.Second, Actions: 10},
 		TenantsDirs: []string{on("/etc/gpusteward/tenants.d"), on("/run/gpusteward/tenants.d")},
 	}

@@ -10,16 +10,16 @@ import (
 
 // Default is the terms of processes without a tenant, on each GPU.
 type Default struct {
-	Priority policy.Priority `yaml:"priority"`
-	Limit    quota.Part      `yaml:"limit"`
-	Memory   quota.Size      `yaml:"memory"`
-	Reclaim  Reclaim         `yaml:"reclaim"`
+	Priority priority `yaml:"priority"`
+	Limit    part     `yaml:"limit"`
+	Memory   size     `yaml:"memory"`
+	Reclaim  Reclaim  `yaml:"reclaim"`
 }
 
 // Reclaim says when a workload gives its GPU memory back by itself.
 type Reclaim struct {
 	Idle time.Duration `yaml:"idle"`
-	Keep quota.Size    `yaml:"keep"`
+	Keep size          `yaml:"keep"`
 	Do   string        `yaml:"do,omitempty"` // of older files, without effect
 }
 
@@ -33,12 +33,12 @@ type Overcommit struct {
 
 // Escalation says how to react to workloads that violate their quota.
 type Escalation struct {
-	Mode     policy.Level  `yaml:"mode"`
+	Mode     level         `yaml:"mode"`
 	Shadow   bool          `yaml:"shadow"`
 	Confirm  count         `yaml:"confirm"`
 	Of       count         `yaml:"of"`
 	Hold     time.Duration `yaml:"hold"`
-	Throttle quota.Part    `yaml:"throttle"`
+	Throttle part          `yaml:"throttle"`
 	Pause    []string      `yaml:"pause"`
 	Grace    time.Duration `yaml:"grace"`
 	Actions  count         `yaml:"actions"`
@@ -50,7 +50,7 @@ type Tenant struct {
 	Name       string           `yaml:"name"`
 	Select     []Selector       `yaml:"select"`
 	Binding    bool             `yaml:"binding"`
-	Priority   *policy.Priority `yaml:"priority"` // nil is normal
+	Priority   *priority        `yaml:"priority"` // nil is normal
 	Terms      terms            `yaml:",inline"`
 	Reclaim    Reclaim          `yaml:"reclaim"`
 	Escalation TenantEscalation `yaml:"ladder"`
@@ -76,12 +76,12 @@ type Selector struct {
 // TenantEscalation is Escalation for one tenant; nil keeps the value of
 // Escalation.
 type TenantEscalation struct {
-	Mode     *policy.Level  `yaml:"mode"`
+	Mode     *level         `yaml:"mode"`
 	Shadow   *bool          `yaml:"shadow"`
 	Confirm  *count         `yaml:"confirm"`
 	Of       *count         `yaml:"of"`
 	Hold     *time.Duration `yaml:"hold"`
-	Throttle *quota.Part    `yaml:"throttle"`
+	Throttle *part          `yaml:"throttle"`
 	Pause    []string       `yaml:"pause"`
 	Grace    *time.Duration `yaml:"grace"`
 }
@@ -97,7 +97,7 @@ type GPU struct {
 // Table returns the enforcer's table of c and of the files.
 func (c Enforcer) Table(files []*TenantFile) policy.Table {
 	t := policy.Table{
-		Default: policy.Terms{Priority: c.Default.Priority, Quota: quota.Free(), Reclaim: c.Default.Reclaim.terms()},
+		Default: policy.Terms{Priority: policy.Priority(c.Default.Priority), Quota: quota.Free(), Reclaim: c.Default.Reclaim.terms()},
 		Steps:   TenantEscalation{}.steps(c.Escalation),
 		Actions: int(c.Escalation.Actions), Overcommit: c.Overcommit.GPUs, Turn: c.Overcommit.Turn,
 	}
@@ -119,7 +119,7 @@ func (c Enforcer) Table(files []*TenantFile) policy.Table {
 func (t Tenant) rule(all Escalation) policy.Rule {
 	r := policy.Rule{Name: t.Name, Binding: t.Binding, Terms: policy.Terms{Priority: policy.PriorityNormal, Reclaim: t.Reclaim.terms()},
 		Steps: t.Escalation.steps(all)}
-	set(&r.Priority, t.Priority)
+	set(&r.Priority, (*policy.Priority)(t.Priority))
 	r.Quota = t.written.Over(quota.Free())
 	for _, s := range t.Select {
 		r.Select = append(r.Select, policy.Selector(s))
@@ -142,7 +142,7 @@ func (l TenantEscalation) steps(all Escalation) policy.Steps {
 	if l.Pause != nil {
 		all.Pause = l.Pause
 	}
-	return policy.Steps{Mode: all.Mode, Shadow: all.Shadow, Confirm: int(all.Confirm), Of: int(all.Of), Hold: all.Hold,
+	return policy.Steps{Mode: policy.Level(all.Mode), Shadow: all.Shadow, Confirm: int(all.Confirm), Of: int(all.Of), Hold: all.Hold,
 		Throttle: float64(all.Throttle), Pause: all.Pause, Grace: all.Grace}
 }
 

@@ -71,6 +71,16 @@ func (s *Size) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// UnitForgotten returns an error for a small number of bytes, which an operator hardly meant.
+func UnitForgotten(text string) error {
+	const least = 1 << 20
+	v, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || v == 0 || v >= least {
+		return nil
+	}
+	return fmt.Errorf("%q is a number of bytes: write %s GiB, or %s B if you mean bytes", text, text, text)
+}
+
 func (s Size) String() string {
 	for _, unit := range []string{"TiB", "GiB", "MiB", "KiB"} {
 		if size := sizeUnits[unit]; float64(s) >= size {
