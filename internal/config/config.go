@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -100,8 +101,8 @@ const kubeletSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 func (c Config) validate() error {
 	var wrong input.Errors
 	wrong.Below("", c.Reads().Validate())
-	wrong.If(!slices.Contains(profiles, c.Metrics.Profile), "metrics.profile: there is no profile %q; it is %s, %s or %s%s",
-		c.Metrics.Profile, profiles[0], profiles[1], profiles[2], input.Instead(c.Metrics.Profile, profiles))
+	wrong.If(!slices.Contains(profiles, c.Metrics.Profile), "metrics.profile: there is no profile %q%s",
+		c.Metrics.Profile, input.Instead(c.Metrics.Profile, profiles))
 	w := c.Workloads
 	for _, of := range []struct{ key, path string }{{"docker", w.Docker}, {"podman", w.Podman}, {"pod_logs", w.PodLogs},
 		{"kubelet", w.Kubelet}, {"hami", w.HAMi}} {
@@ -184,6 +185,13 @@ type Fleet struct {
 	HTTPConfig string `yaml:"http_config"` // file
 }
 
+// matchers of PromQL, with or without braces; there may be none.
+var matchers = func() *regexp.Regexp {
+	const one = "[a-zA-Z_][a-zA-Z0-9_]*\\s*(=|!=|=~|!~)\\s*(\"(\\\\.|[^\"\\\\])*\"|'(\\\\.|[^'\\\\])*'|`[^`]*`)"
+	const all = "(" + one + "(\\s*,\\s*" + one + ")*\\s*,?)?"
+	return regexp.MustCompile("^\\s*(" + all + "|\\{\\s*" + all + "\\s*\\})\\s*$")
+}()
+
 func (w Web) validate() error {
 	var wrong input.Errors
 	for _, of := range []struct{ key, is, of, example string }{
@@ -196,6 +204,8 @@ func (w Web) validate() error {
 			u.Fragment != ""), "web.%s: %q is not the http or https URL of %s, without a password and a fragment, such "+
 			"as %s; \"\" means none", of.key, of.is, of.of, of.example)
 	}
+	wrong.If(!matchers.MatchString(w.Fleet.Selector), "web.fleet.selector: %q are not matchers of PromQL, such as "+
+		"job=\"gpusteward\",cluster=~\"a|b\"", w.Fleet.Selector)
 	if w.Fleet.HTTPConfig != "" {
 		_, err := HTTPClient(w.Fleet.HTTPConfig)
 		wrong.If(err != nil, "web.fleet.http_config: %v", err)

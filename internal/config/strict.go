@@ -118,10 +118,17 @@ func explain(path, problem string, t reflect.Type, root *yaml.Node) error {
 		what += ": " + remedies[i][1]
 	} else if m := wrongType.FindStringSubmatch(what); m != nil {
 		tag, start := "!!"+m[1], strings.TrimSuffix(m[2], "...")
+		list := strings.HasPrefix(m[3], "[]")
 		what = fmt.Sprintf("%q is not %s", m[2], wanted(m[3]))
+		if list {
+			what += ": write [" + m[2] + "]"
+		}
 		if m[2] == "" {
 			what = fmt.Sprintf("want %s, not a %s", wanted(m[3]),
 				map[string]string{"seq": "list", "map": "mapping"}[m[1]])
+			if list {
+				what += ": write it in brackets, [{...}]"
+			}
 		}
 		match = func(_, value *yaml.Node) bool {
 			return value.Line == line && value.ShortTag() == tag && strings.HasPrefix(value.Value, start)
