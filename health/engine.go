@@ -187,7 +187,8 @@ func (e *Engine) judge(j *judge, s *derived.Snapshot) (changes []incident.Event)
 		return nil
 	}
 	j.order = slices.DeleteFunc(j.order, func(st *status) bool {
-		over := st.over(j.Check, m.now)
+		over := st.over(j.Check, m.now) || st.state == incident.Unknown && !st.latched &&
+			st.severity(j.Check) == incident.None && renumbered(s, st.Entity)
 		if over {
 			delete(j.statuses, st.Entity)
 		}
@@ -209,6 +210,20 @@ func (e *Engine) judge(j *judge, s *derived.Snapshot) (changes []incident.Event)
 		}
 	}
 	return changes
+}
+
+// renumbered reports whether the driver lists an entity's GPU as another: at another index, or with the UUID that it lacked.
+func renumbered(s *derived.Snapshot, entity incident.Entity) (is bool) {
+	gpu := entity.Parent()
+	for _, up := range s.Of(collectors.Up) {
+		switch now := incident.EntityOf(up, nil); {
+		case now == gpu:
+			return false
+		case up.Value == 1 && (gpu.UUID != "" && now.UUID == gpu.UUID || gpu.UUID == "" && now.GPU == gpu.GPU):
+			is = true
+		}
+	}
+	return is
 }
 
 // left reports whether an entity's job or GPU is gone. A job is known to have

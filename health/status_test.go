@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"gpusteward/collectors"
 	"gpusteward/collectors/device"
 	"gpusteward/health/incident"
 	"gpusteward/internal/fixture"
@@ -45,6 +46,16 @@ func TestEntitiesAreForgotten(t *testing.T) {
 	} {
 		c.st.read, c.st.levels = birth, []level{{active: c.fails}, {}}
 		fixture.Equal(t, c.st.over(hotCheck, birth.Add(c.quiet)), c.want, "%s: it is over", name)
+	}
+}
+
+// TestRenumberedGPULeavesNothingUnknown: what is unknown of a GPU ends once it answers at another index.
+func TestRenumberedGPULeavesNothingUnknown(t *testing.T) {
+	w := newWorld(t, hotCheck)
+	w.steps(1, on("0", collectors.Up, 1), hotAt(50))
+	for up, want := range []incident.State{incident.Unknown, incident.OK} {
+		w.steps(silent+1, collectors.Sample{Metric: collectors.Up, Labels: []string{"1", "GPU-0"}, Value: float64(up)})
+		fixture.Equal(t, w.state("hot"), want, "up %d: the check is", up)
 	}
 }
 
