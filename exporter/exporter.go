@@ -87,8 +87,8 @@ func New(o Options) (*Server, error) {
 	if o.Health != nil {
 		mux.Handle("GET /api/v1/health", o.Health)
 	}
-	mux.Handle("GET /api/v1/processes", compressed(http.HandlerFunc(s.processes)))
-	mux.Handle("GET /api/v1/history/day", compressed(http.HandlerFunc(s.live.history.day)))
+	mux.Handle("GET /api/v1/processes", compressed(s.named(s.processes)))
+	mux.Handle("GET /api/v1/history/day", compressed(s.named(s.live.history.day)))
 	mux.Handle("GET /{$}", page)
 	mux.Handle("GET /fleet", &FleetPage{Home: true, From: func() string { return o.Fleet().name() },
 		Ask: func(ctx context.Context) (Fleet, error) { return o.Fleet().ask(ctx) }})

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"gpusteward/collectors"
 )
 
 // The history holds each GPU, and each workload with steps: the last 15 minutes
@@ -384,6 +386,22 @@ func (h *history) day(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(h.ofDay(gpu, workload)) // the client has left: nobody to tell
 }
 
+// named lets a request name a GPU by its index, too.
+func (s *Server) named(answer http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if query := r.URL.Query(); len(query["gpu"]) == 1 {
+			for _, up := range s.options.Samples() {
+				if up.Metric == collectors.Up && up.Labels[0] == query.Get("gpu") {
+					query.Set("gpu", up.Labels[1])
+				}
+			}
+			r = r.Clone(r.Context())
+			r.URL.RawQuery = query.Encode()
+		}
+		answer(w, r)
+	})
+}
+
 // subject returns the GPU or the workload that a request is about.
 func subject(r *http.Request) (gpu, workload string, err error) {
 	query := r.URL.Query()
@@ -396,7 +414,7 @@ func subject(r *http.Request) (gpu, workload string, err error) {
 		}
 	}
 	if len(query) != 1 {
-		return "", "", errors.New("either gpu, a UUID, or workload, a name, is required")
+		return "", "", errors.New("either gpu, an index or a UUID, or workload, a name, is required")
 	}
 	return query.Get("gpu"), query.Get("workload"), nil
 }

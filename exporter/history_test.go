@@ -133,9 +133,16 @@ func TestHistoryKeepsADay(t *testing.T) {
 	}
 }
 
+// listsGPU0 lists GPU 0 under the UUID GPU-0.
+func listsGPU0(o *Options) {
+	o.Samples = func() []collectors.Sample {
+		return []collectors.Sample{{Metric: collectors.Up, Labels: []string{"0", "GPU-0"}}}
+	}
+}
+
 // TestDayIsServed answers for a GPU or a workload, and for nothing else.
 func TestDayIsServed(t *testing.T) {
-	s := server(t, nil)
+	s := server(t, listsGPU0)
 	half := .5
 	job := Workload{Name: "a b", Steps: &Steps{Seconds: 2, Goodput: &half}}
 	for m := range 3 {
@@ -143,6 +150,7 @@ func TestDayIsServed(t *testing.T) {
 	}
 	for query, want := range map[string]string{
 		"?gpu=GPU-0":      `"power_watts":[null,`,
+		"?gpu=0":          `"power_watts":[null,`,
 		"?workload=a%20b": `,2,2]`,
 		"?gpu=GPU-9":      `"series":{}`,
 	} {
