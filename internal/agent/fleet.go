@@ -64,9 +64,9 @@ func assembleFleet(f flags, conf *config.File, c config.Config) (a assembly, err
 func newFleet(f flags, conf *config.File, c config.Config) (fleet, error) {
 	switch {
 	case !f.demoGiven:
-		return nil, errors.New("simulated hosts require --demo[=SCENARIO]")
+		return nil, misconfigured{errors.New("simulated hosts require --demo[=SCENARIO]")}
 	case f.demoHosts < 1 || f.demoHosts > maxHosts:
-		return nil, fmt.Errorf("the number of hosts is 1 to %d", maxHosts)
+		return nil, misconfigured{fmt.Errorf("the number of hosts is 1 to %d", maxHosts)}
 	}
 	scenario, err := loadScenario(f.demo)
 	if err != nil {

@@ -141,7 +141,7 @@ func (m *hostConfig) thisHost(f flags, c config.Config) error {
 func (m *hostConfig) simulated(f flags, scenario scenarios.Scenario, seed uint64) error {
 	s, err := sim.New(scenario, sim.Options{Seed: seed})
 	if err != nil {
-		return fmt.Errorf("--demo=%s: %w", f.demo, err)
+		return misconfigured{fmt.Errorf("--demo=%s: %w", f.demo, err)}
 	}
 	m.options.NVML, m.options.Kernel = s, s.Kernel()
 	m.options.Processes = s.Table(m.options.Log)
@@ -160,13 +160,16 @@ func loadScenario(name string) (scenarios.Scenario, error) {
 	text, err := scenarios.Source(name)
 	if err != nil {
 		if !strings.ContainsAny(name, "./") {
-			return s, fmt.Errorf("--demo: %w", err)
+			return s, misconfigured{fmt.Errorf("--demo: %w", err)}
 		}
 		if text, err = host.ReadFile(name, config.Longest); err != nil {
-			return s, fmt.Errorf("--demo: %w", err)
+			return s, misconfigured{fmt.Errorf("--demo: %w", err)}
 		}
 	}
-	return s, config.Decode(name, text, &s)
+	if err := config.Decode(name, text, &s); err != nil {
+		return s, misconfigured{err}
+	}
+	return s, nil
 }
 
 // probeDriver opens and closes the driver, to find whether a process that has

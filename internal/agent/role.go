@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
@@ -139,12 +141,21 @@ func (a assembly) run(ctx context.Context, log *slog.Logger) (err error) {
 func (r role) prepare(f flags) error {
 	if r == roleEnforce {
 		if f.demoHostsGiven {
-			return errors.New("--demo.hosts: simulated hosts cannot be combined with --role=enforce")
+			return misconfigured{errors.New("--demo.hosts: simulated hosts cannot be combined with --role=enforce")}
 		}
 		if err := confine(enforcing); err != nil {
 			return fmt.Errorf("--role=enforce: %w", err)
 		}
 		return nil
+	}
+	for _, address := range *f.web.WebListenAddresses {
+		_, port, err := net.SplitHostPort(address)
+		if err == nil {
+			_, err = net.LookupPort("tcp", port)
+		}
+		if err != nil && !strings.HasPrefix(address, "vsock://") {
+			return misconfigured{fmt.Errorf("--web.listen-address=%s: %w: write HOST:PORT or :PORT", address, err)}
+		}
 	}
 	if err := web.Validate(*f.web.WebConfigFile); err != nil {
 		return misconfigured{fmt.Errorf("--web.config.file=%s: %w", *f.web.WebConfigFile, err)}
