@@ -144,7 +144,7 @@ var driverChecks = []*Check{
 		Summary: "The driver's library and its kernel module are of different versions.",
 		Detail:  "No CUDA program {can|could} start, because the versions {differ|differed}{labels}.",
 		Action: "Load the module of the installed driver: end the processes that use the GPUs, gpusteward drain, " +
-			"rmmod nvidia and modprobe nvidia; or reboot.",
+			"modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia, modprobe nvidia; or reboot.",
 		Cause: "An upgrade replaced one of them only.",
 	},
 	{
