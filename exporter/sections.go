@@ -21,7 +21,7 @@ var severities = []string{"info", "warning", "critical", "emergency"}
 // by all faults of the GPU, by what holds its clocks, and by its MIG devices.
 func (st style) glance(s State) grid {
 	g := grid{title: "GPUs", empty: "There are no GPUs.", columns: []column{{"", -2}, {"GPU", 14}, {"LOAD", -4},
-		{"GiB", -11}, {"TEMP", -6}, {"POWER", -7}, {"FAULTS", st.width - 50}}}
+		{"GiB", -11}, {"TEMP", -6}, {"POWER", -9}, {"FAULTS", st.width - 52}}}
 	for _, p := range s.GPUs {
 		memory := figure("%.1f", p.Memory.of("used")/(1<<30))
 		if memory.text != "" {
