@@ -125,7 +125,8 @@ func TestWatchdogIsFedWhileAReaderProgresses(t *testing.T) {
 		tests[c.scenario+" "+c.fast] = func(t *testing.T) {
 			m := newManager(t)
 			a := spawn(t, m.environment(c.watchdog), "--demo=testdata/scenario/"+c.scenario+".yml",
-				"--config.file="+fixture.Config(t, "collectors: {fast: "+c.fast+"}")).ready()
+				"--config.file="+fixture.Config(t, "collectors: {fast: "+c.fast+"}"))
+			a.listening()
 			eventually(t, "GPUs are stuck",
 				func() bool { return len(a.scrape().family("gpusteward_worker_stuck")) == c.stuck })
 			eventually(t, "WATCHDOG=1", func() bool { return m.count("WATCHDOG=1") > 0 })
