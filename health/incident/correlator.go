@@ -144,10 +144,10 @@ func (c *Correlator) below(port string) (Entity, bool) {
 // file server, which is no fault of a GPU. A stack without a task says nothing.
 func (c *Correlator) trace(s Observation) {
 	for _, i := range slices.Backward(c.open) {
-		if driver := happenings()[whatHungDriverTask]; i.What == WhatHungTask && i.includes(s) &&
+		if driver := happenings()[whatDriverStack]; i.What == WhatHungTask && i.includes(s) &&
 			i.Check != driver.check {
-			i.title, i.Class, i.Severity, i.Check, i.news = driver.text, driver.class, driver.severity,
-				driver.check, true
+			i.title, i.Class, i.Severity, i.Check, i.Action, i.news = driver.text, driver.class, driver.severity,
+				driver.check, driver.action, true
 			return
 		}
 	}

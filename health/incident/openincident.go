@@ -16,15 +16,14 @@ const (
 
 // Values of What, rows of data/kernel.tsv, that are judged by further facts.
 const (
-	WhatOOM            = "oom"
-	WhatHungTask       = "hung_task"
-	WhatDriverLoaded   = "driver_loaded"
-	whatHungDriverTask = "hung" + ofDriverTask
-	ofDriverTask       = "_driver_task" // the end of those about a thread of the driver
-	whatDriverStack    = "driver_stack"
-	whatHardware       = "mce"
-	whatCorrected      = "mce_corrected"
-	whatHardwarePart   = "mce_part"
+	WhatOOM          = "oom"
+	WhatHungTask     = "hung_task"
+	WhatDriverLoaded = "driver_loaded"
+	ofDriverTask     = "_driver_task" // the end of those about a thread of the driver
+	whatDriverStack  = "driver_stack"
+	whatHardware     = "mce"
+	whatCorrected    = "mce_corrected"
+	whatHardwarePart = "mce_part"
 )
 
 // The XID and the check that concern the driver's recovery action.
