@@ -38,6 +38,9 @@ const (
 	longestComm    = 64  // bytes
 )
 
+// aerCheck is the check of PCIe errors of GPUs.
+const aerCheck = "pcie_aer"
+
 // OwnChecks are the checks that report an XID in place of xid_fatal.
 var OwnChecks = map[int]string{64: "remap_failed", 79: "gpu_lost"}
 
@@ -192,6 +195,11 @@ func (i *openIncident) judge() {
 		h := happenings()[i.What]
 		i.title, i.Class, i.Severity, i.Check, i.Action, i.NeedsReset = h.text, h.class, h.severity, h.check,
 			h.action, h.reset
+		if i.Check == aerCheck && i.Entity.UUID == "" { // of a disk, a network card or a port
+			if i.Check = ""; i.Severity > Warning {
+				i.Severity, i.Action = Warning, "INSPECT_DEVICE"
+			}
+		}
 	}
 	i.obey(i.says)
 	if verdict, ok := i.verdict(); ok {
