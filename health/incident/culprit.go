@@ -124,18 +124,24 @@ func (i *openIncident) meet(present []Holder) {
 }
 
 // wanted reports whether the process that caused i is of interest, or those
-// that it harmed: in a MIG instance, only its processes.
+// that it harmed: in a MIG instance, only its processes. No process causes a
+// fault of the hardware: the line names one that was in the driver, such as
+// nvidia-smi.
 func (i *openIncident) wanted() bool {
-	return len(i.mentions) > 0 || XIDs()[i.Code].Tenant() || i.GI != ""
+	x := XIDs()[i.Code]
+	return len(i.mentions) > 0 && !x.Hardware() || x.Tenant() || i.GI != ""
 }
 
-// whose says that the process that caused i is unknown, and which processes
-// were on the GPU.
+// whose says that the process that caused i is unknown, if one did, and which
+// processes were on the GPU.
 func (i *openIncident) whose() string {
 	if i.What != WhatXID || i.PID != 0 || !i.wanted() {
 		return ""
 	}
 	text := ", by an unknown process"
+	if XIDs()[i.Code].Hardware() {
+		text = ""
+	}
 	for n, h := range i.Present {
 		between := ", "
 		if n == 0 {

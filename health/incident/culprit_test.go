@@ -203,12 +203,14 @@ func TestProcessWithoutWorkloadIsReportedOnce(t *testing.T) {
 // TestMIGInstanceIsNamed has an XID of an instance on a GPU with several owners.
 func TestMIGInstanceIsNamed(t *testing.T) {
 	for text, want := range map[string]string{
-		"Contained: CE User Channel": ", MIG instance 3, by an unknown process; on the GPU: job (pid 5) of pod:a/b",
-		"pid=5, name=job, Contained": ", MIG instance 3, of pod:a/b",
+		" GPU-I:03): 94, Contained: CE User Channel": ", MIG instance 3; on the GPU: job (pid 5) of pod:a/b",
+		" GPU-I:03): 94, pid=5, name=job, Contained": ", MIG instance 3, of pod:a/b",
+		" GPU-I:03): 31, pid=6, name=a, Ch 0000000a": ", MIG instance 3, by an unknown process; on the GPU: job (pid 5) of pod:a/b",
+		"): 119, pid=6, name=nvidia-smi, Timeout":    " (GSP_RPC_TIMEOUT)", // no process did it
 	} {
 		d := newDesk(t)
 		d.stays = []collectors.Stay{{Process: process(5, "job", "pod:a/b")}}
-		d.kernel(1, "NVRM: Xid (PCI:0000:00:06 GPU-I:03): 94, "+text)
+		d.kernel(1, "NVRM: Xid (PCI:0000:00:06"+text)
 		m := d.to(10 * second).incidents()[0].Message
 		fixture.If(t, !strings.HasSuffix(m, want), "%q, want it to end in %q", m, want)
 	}
