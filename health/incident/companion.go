@@ -73,11 +73,17 @@ func (i *openIncident) follows(o *openIncident) (companion, bool) {
 	same, unnamed := i.key.entity == o.key.entity, i.key.entity == Entity{}
 	for _, c := range companions() {
 		near := map[string]bool{"gpu": same || unnamed, "unnamed": unnamed && !same, "node": !same}[c.where]
-		if near && c.what.isOne(i) && c.after.causes(o) {
+		if near && c.what.isOne(i) && c.after.causes(o) && !(c.after.code == anyCode && i.outranks(o)) {
 			return c, true
 		}
 	}
 	return companion{}, false
+}
+
+// outranks reports whether i is a fault of the driver or the GPU, and o an XID
+// that a process can cause when it likes: it must not hide that fault.
+func (i *openIncident) outranks(o *openIncident) bool {
+	return i.What != WhatXID && i.What != WhatRecovery && o.What == WhatXID && XIDs()[o.Code].Tenant()
 }
 
 // relate finds the open incidents that i follows and those that follow i.
