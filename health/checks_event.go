@@ -188,7 +188,7 @@ var eventChecks = []*Check{
 		Levels: []Level{{Severity: incident.Critical, When: Incidents{Name: "gsp", Window: 5 * time.Minute, Holds: true,
 			Match: saying("gsp")}.Signal().Optional().Above(0).And(
 			// xid_fatal reports these.
-			Incidents{Name: "gsp_xid", Window: 10 * time.Minute, Holds: true, Node: true, Match: xids(62, 119, 120)}.Signal().Is(0))}},
+			Incidents{Name: "gsp_xid", Window: 10 * time.Minute, Holds: true, Whole: true, Match: xids(62, 119, 120)}.Signal().Is(0))}},
 		Summary: "The GPU's system processor (GSP) does not answer the driver, and no XID reports it.",
 		Detail:  logged,
 		Rule:    "The kernel logged {count:fault|faults} of the GSP of {entity}, and the GPU may take no new work.",

@@ -37,6 +37,9 @@ type Incidents struct {
 	Per string
 	// they count for the node, not for their GPUs
 	Node bool
+	// the node has those of all its GPUs beside its own, but none beyond the window:
+	// for a signal that a message without a GPU is compared with
+	Whole bool
 	// those that only a reset ends count beyond the window, until there was one
 	Holds bool
 	// counts the matching incidents, given those of each other GPU; nil: their
@@ -82,19 +85,28 @@ func (m *memory) count(s *derived.Snapshot) {
 		case i.Node:
 			found[incident.Entity{}] = nil
 		case i.Per == "":
+			if i.Whole {
+				found[incident.Entity{}] = nil
+			}
 			for _, up := range s.Of(collectors.Up) {
 				found[incident.EntityOf(up, nil)] = nil
 			}
 		}
 		for n := range m.incidents {
 			e := &m.incidents[n]
-			holds := i.Holds && m.holds(e)
-			if !holds && m.now.Sub(e.First) > i.Window || !i.Match(e) {
+			if gpu := e.Entity.Parent(); i.Whole && found[gpu] == nil { // it may be lost, and still have other incidents
+				found[gpu] = nil
+			}
+			holds, recent := i.Holds && m.holds(e), m.now.Sub(e.First) <= i.Window
+			if !holds && !recent || !i.Match(e) {
 				continue
 			}
 			entity, ok := i.entity(e)
 			if ok && e.First.After(m.cleared[clearing{i.Name, entity}]) {
 				found[entity] = append(found[entity], e)
+			}
+			if node := (incident.Entity{}); i.Whole && recent && entity != node {
+				found[node] = append(found[node], e)
 			}
 		}
 		for e, events := range found {
