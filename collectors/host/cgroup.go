@@ -84,7 +84,7 @@ func place(groups []string, uid string) Workload {
 		if uid := podUID(g); uid != "" {
 			return pod(uid, below)
 		}
-		if id := container(g); id != "" {
+		if id := container(g); id != "" && !podmanPod(groups[:i], g) {
 			return Workload{Kind: KindContainer, Key: key(KindContainer, id), Container: id, ContainerID: id}
 		}
 		if m := machineGroup.FindStringSubmatch(g); m != nil {
@@ -150,6 +150,13 @@ func container(group string) string {
 	return id
 }
 
+// podmanPod reports whether a group is that of a pod of Podman's, with its
+// containers below it. Podman without systemd names a pod's group by its bare id,
+// and a container's libpod-<id>.
+func podmanPod(above []string, group string) bool {
+	return isID(group) && len(above) > 0 && above[len(above)-1] == "libpod_parent"
+}
+
 // isUnit reports whether a group is a systemd unit with processes.
 func isUnit(group string) bool {
 	return strings.HasSuffix(group, ".service") || strings.HasSuffix(group, ".scope")
@@ -181,11 +188,11 @@ func user(uid string) Workload {
 // with that group, or with the nearest visible one.
 func own(groups []string, uid string) Workload {
 	owner, unit, slice := "", "", ""
-	for _, g := range groups {
+	for i, g := range groups {
 		if m := userGroup.FindStringSubmatch(g); m != nil && owner == "" {
 			owner = m[1] + m[2]
 		}
-		if id := container(g); id != "" {
+		if id := container(g); id != "" && !podmanPod(groups[:i], g) {
 			return Workload{Kind: KindContainer, Key: key(KindContainer, cmp.Or(owner, uid), id), Container: id,
 				ContainerID: id, own: true}
 		}
