@@ -73,7 +73,10 @@ func (i *openIncident) follows(o *openIncident) (companion, bool) {
 	same, unnamed := i.key.entity == o.key.entity, i.key.entity == Entity{}
 	for _, c := range companions() {
 		near := map[string]bool{"gpu": same || unnamed, "unnamed": unnamed && !same, "node": !same}[c.where]
-		if near && c.what.isOne(i) && c.after.causes(o) && !(c.after.code == anyCode && i.outranks(o)) {
+		if c.where == "node" && o.Severity < i.Severity || c.after.code == anyCode && i.outranks(o) {
+			continue
+		}
+		if near && c.what.isOne(i) && c.after.causes(o) {
 			return c, true
 		}
 	}
@@ -84,6 +87,16 @@ func (i *openIncident) follows(o *openIncident) (companion, bool) {
 // that a process can cause when it likes: it must not hide that fault.
 func (i *openIncident) outranks(o *openIncident) bool {
 	return i.What != WhatXID && i.What != WhatRecovery && o.What == WhatXID && XIDs()[o.Code].Tenant()
+}
+
+// parts ends that i follows an incident on another GPU that is less severe than
+// i has become.
+func (i *openIncident) parts() bool {
+	if o := i.cause; o == nil || o.key.entity == i.key.entity || i.key.entity == (Entity{}) || o.Severity >= i.Severity {
+		return false
+	}
+	i.cause = nil
+	return true
 }
 
 // relate finds the open incidents that i follows and those that follow i.

@@ -125,7 +125,7 @@ func (c *Correlator) Add(s Observation, now time.Time) []Event {
 	i.add(s)
 	i.touched = now
 	c.attribute(i)
-	if i.Count == 1 {
+	if i.Count == 1 || i.parts() {
 		c.relate(i)
 	}
 	return append(told, c.tell(c.open, now, false)...)
