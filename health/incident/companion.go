@@ -206,12 +206,18 @@ func (i *openIncident) verdict() (action, bool) {
 	case i.What == WhatRecovery:
 		value = i.Code
 	case i.What == WhatXID && i.Code == RecoveryXID:
-		if m := newAction.FindStringSubmatch(i.text); m != nil {
-			n, _ := strconv.ParseInt(m[1], 16, 32)
-			value = int(n)
-		}
+		return verdictIn(i.text)
 	}
 	a, ok := actions()[value]
+	return a, ok
+}
+
+// verdictIn returns the recovery action that the text of an XID 154 tells.
+func verdictIn(text string) (a action, ok bool) {
+	if m := newAction.FindStringSubmatch(text); m != nil {
+		n, _ := strconv.ParseInt(m[1], 16, 32)
+		a, ok = actions()[int(n)]
+	}
 	return a, ok
 }
 

@@ -128,6 +128,11 @@ func (i *openIncident) add(s Observation) {
 	if i.GI == "" && s.GI != "" {
 		i.GI, i.news = s.GI, true
 	}
+	if before, told := i.verdict(); told && s.Text != "" {
+		if later, ok := verdictIn(s.Text); ok && later.severity > before.severity {
+			i.text = "" // the driver asks for more than at first
+		}
+	}
 	if i.text == "" && s.Text != "" {
 		i.text, i.news = s.Text, true
 		if verdict, ok := i.verdict(); ok {
