@@ -115,6 +115,15 @@ func TestMessageSaysAFaultOnce(t *testing.T) {
 	}
 }
 
+// TestMessageHasTheWorstLine holds that a critical message names the link that has the fatal fault.
+func TestMessageHasTheWorstLine(t *testing.T) {
+	d := newDesk(t)
+	d.kernel(1, "NVRM: Xid (PCI:0000:9b:00): 149, NETIR_LINK_EVT  Nonfatal XC0 i0 Link 12 (0x0)")
+	d.kernel(2, "NVRM: Xid (PCI:0000:9b:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 03 (0x0)")
+	d.kernel(3, "NVRM: Xid (PCI:0000:9b:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 04 (0x0)")
+	fixture.Contains(t, d.incidents()[0].Message, "Fatal   XC0 i0 Link 03", "the message")
+}
+
 // TestRecordOfTheFirmwareNamesItsPart holds that the message has the parts which a
 // record's lines name, once, and none of another record; such a line alone is no fault.
 func TestRecordOfTheFirmwareNamesItsPart(t *testing.T) {

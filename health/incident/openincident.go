@@ -120,6 +120,9 @@ func (i *openIncident) add(s Observation) {
 	}
 	if s.Says > i.says { // the worst of several lines
 		i.says, i.news = s.Says, true
+		if i.text != "" && s.Text != "" && !strings.HasPrefix(s.Text, "Severity ") {
+			i.text = s.Text // it names the link that is worse
+		}
 		i.judge()
 	}
 	if i.due == 0 && s.Due != 0 && s.Due != i.Code {
