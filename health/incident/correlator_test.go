@@ -418,9 +418,9 @@ func TestFirstReportPrevails(t *testing.T) {
 		return Observation{Time: d.now, Source: SourceNVML, Entity: gpu0, What: what, Code: code}
 	}
 	tell := func(s Observation) []Event { return d.Add(s, d.now) }
-	tell(at(0, WhatHungTask))
-	tell(at(0, WhatHungTask))
-	s := at(0, WhatHungTask)
+	tell(at(0, "soft_lockup"))
+	tell(at(0, "soft_lockup"))
+	s := at(0, "soft_lockup")
 	s.PID, s.Comm, s.GI, s.Text = 77, "python3\n", "3", "it hangs"
 	told := tell(s)
 	fixture.If(t, len(told) != 1 || told[0].PID != 77 || told[0].Comm != "python3" || told[0].GI != "3" ||

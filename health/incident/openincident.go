@@ -49,11 +49,20 @@ type key struct {
 	entity Entity
 	what   string
 	code   int
+	pid    int // of a fault of one process, as perProcess has them
 }
+
+// perProcess are the faults of one process each: those of several within 5 s are
+// as many incidents. A workload at its limit can lose as many processes as it
+// likes, so those of oom_cgroup are one.
+var perProcess = []string{WhatOOM, WhatHungTask, "hung" + ofDriverTask, "memory_failure"}
 
 // keyOf leaves out a GPU's index, which changes when another GPU is lost.
 func keyOf(s Observation) key {
-	k := key{s.Entity, s.What, s.Code}
+	k := key{entity: s.Entity, what: s.What, code: s.Code}
+	if slices.Contains(perProcess, s.What) {
+		k.pid = s.PID
+	}
 	if k.entity.UUID != "" {
 		k.entity.GPU = ""
 	}
