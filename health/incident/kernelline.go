@@ -127,6 +127,14 @@ func (s Observation) fault() (Observation, bool) {
 	case m != nil:
 		s.Says = Fatal
 	}
+	if m := resetWord.FindStringSubmatch(f.Text); m != nil && !f.Switch {
+		switch "Yes" {
+		case m[1]:
+			s.Says = Fatal
+		case m[2]:
+			s.Says = Drain
+		}
+	}
 	if m := dueTo.FindStringSubmatch(f.Text); m != nil && !f.Switch {
 		s.Due, _ = strconv.Atoi(m[1])
 	}
@@ -136,12 +144,14 @@ func (s Observation) fault() (Observation, bool) {
 // The driver's words for a severity, "Fatal", "Non-fatal" or "Nonfatal", or
 // "Correctable" of a switch: it leads the text of an SXid, whose second line has it
 // as a number, and follows the name of a unit in that of an XID of NVLink 5. A
-// process's name is too short for the others.
+// process's name is too short for the others. An XID of memory ends in whether the
+// GPU needs a reset now, or once its work has ended.
 var (
 	firstWord  = regexp.MustCompile(`^(?:(?:[A-Z][A-Z0-9_]*,? +)?(?i:(?:(non-?)?fatal|(correctable)))\b|Severity (?:(0)|1) Engine instance\b)`)
 	wordOfLink = regexp.MustCompile(`\bNVLink: (?i:(non-?)?fatal) error detected on link\b|` +
 		`\b[A-Z][A-Z0-9_]* +(?i:(non-?)?fatal) +XC\d+ i\d+ Link\b`)
-	dueTo = regexp.MustCompile(`\b(?i:(?:caused by|due to) (?:a )?previous Xid) (\d{1,4})\b`)
+	resetWord = regexp.MustCompile(`\bRST: (Yes|No), D-RST: (Yes|No)\.?$`)
+	dueTo     = regexp.MustCompile(`\b(?i:(?:caused by|due to) (?:a )?previous Xid) (\d{1,4})\b`)
 )
 
 // address returns a PCI address with its domain, which some lines leave out.

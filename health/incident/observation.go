@@ -43,6 +43,7 @@ type Word int
 const (
 	NoWord Word = iota
 	Nonfatal
+	Drain // the work on the GPU is to end before its reset
 	Fatal
 )
 

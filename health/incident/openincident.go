@@ -227,7 +227,7 @@ func (i *openIncident) judge() {
 // obey judges i by a word for its severity, unless it is as bad already.
 func (i *openIncident) obey(said Word) {
 	w, ok := words()[saying{i.What, said}]
-	if !ok || said == Fatal && i.Severity >= w.severity && i.Check != "" || said == Nonfatal && i.Severity <= w.severity {
+	if !ok || said >= Drain && i.Severity >= w.severity && i.Check != "" || said == Nonfatal && i.Severity <= w.severity {
 		return
 	}
 	i.Severity, i.Check, i.Action, i.NeedsReset = w.severity, w.check, w.action, w.reset

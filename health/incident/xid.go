@@ -108,7 +108,7 @@ type saying struct {
 
 // words are what each word means, as rows of data/words.tsv.
 var words = sync.OnceValue(func() map[saying]happening {
-	names, all := map[string]Word{"nonfatal": Nonfatal, "fatal": Fatal}, map[saying]happening{}
+	names, all := map[string]Word{"nonfatal": Nonfatal, "drain": Drain, "fatal": Fatal}, map[saying]happening{}
 	readFacts("words", func(row map[string]string) error {
 		h, err := readHappening(row)
 		all[saying{row["what"], names[row["word"]]}] = h
