@@ -175,7 +175,7 @@ func (c *Correlator) name(s Observation) {
 func (c *Correlator) take(s Observation) *openIncident {
 	k := keyOf(s)
 	for n, i := range slices.Backward(c.open) {
-		if i.key == k && i.includes(s) {
+		if i.key == k && i.includes(s) && !i.isElsewhere(s) {
 			c.open = slices.Delete(c.open, n, n+1)
 			return i
 		}

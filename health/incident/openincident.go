@@ -94,6 +94,12 @@ func (i *openIncident) includes(s Observation) bool {
 	return gap <= together || gap <= late && i.other() == s.Source
 }
 
+// isElsewhere reports whether i, an XID, is of another MIG instance than s: it has
+// another owner then.
+func (i *openIncident) isElsewhere(s Observation) bool {
+	return i.isCode() && i.GI != "" && s.GI != "" && i.GI != s.GI
+}
+
 // other returns the source that should have seen i and has not; empty if there
 // is none.
 func (i *openIncident) other() string {
