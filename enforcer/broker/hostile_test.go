@@ -273,7 +273,7 @@ func TestUnread(t *testing.T) {
 func TestHoard(t *testing.T) {
 	t.Parallel()
 	path := open(t)
-	b := strange(t, "broker", path, 300, 4711, "")
+	b := strange(t, "broker", path, 330, 4711, "")
 	b.says(t)
 	h := strange(t, "hoard", path, 600, 4711, "")
 	fixture.Need(t, h.number(t), 600, "… are in flight")
