@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -249,6 +250,7 @@ func TestChainSilence(t *testing.T) {
 	}
 	fixture.Equal(t, first.stop(), 0, "the agent ends")
 	agent()
+	within(t, "it takes orders", func() bool { return fixture.Error(os.Stat(filepath.Join(dir, "agent", "control.sock"))) == nil })
 	said := order("resume")
 	for _, want := range []string{"resumed.\n", "is ended at " + c.alertmanager + ".",
 		"may remain until its end at http://" + deaf.Addr().String()} {
