@@ -2,6 +2,7 @@ package profile
 
 import (
 	"context"
+	"errors"
 	"encoding/binary"
 	"math"
 	"testing"
@@ -80,7 +81,7 @@ func TestProfilesAreBounded(t *testing.T) {
 	_ = fixture.Value(r.Profile(ended, 7, 4, time.Hour, false))(t)
 	<-glance.ended
 	_, err = r.Glance(ended, 1, time.Hour)
-	fixture.If(t, err != ErrRuns || !r.replaced(4, glance), "a glance at a process that a user observes: %v", err)
+	fixture.If(t, !errors.Is(err, ErrRuns) || !r.replaced(4, glance), "a glance at a process that a user observes: %v", err)
 	r.runs = map[int]*run{1: {uid: 7}, 2: {uid: 7}}
 	_, err = r.Profile(ended, 7, 4, time.Hour, false)
 	fixture.Equal(t, err, ErrTooMany, "one more than a user may have")
