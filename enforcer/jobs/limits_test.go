@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -220,7 +221,7 @@ func TestManyThreads(t *testing.T) {
 	fixture.Rewrite(t, filepath.Join(h.Observer.Procfs, fmt.Sprint(parent), "task", fmt.Sprint(parent), "children"), fmt.Sprint(child))
 	for left, want := range map[int]error{4: procs.ErrLate, 5: nil} {
 		_, family, err := useOf(h.Observer.Procfs, parent, &left)
-		fixture.If(t, len(family) != 2 || err != want, "%v: %v", family, err)
+		fixture.If(t, len(family) != 2 || !errors.Is(err, want), "%v: %v", family, err)
 	}
 	w := watch{idle: 1, looks: 2}
 	fixture.If(t, !w.saw(use{ticks: 9}, procs.ErrLate) || w != watch{idle: 1, looks: 2}, "a late look changes %+v", w)

@@ -2,8 +2,8 @@ package profile
 
 import (
 	"context"
-	"errors"
 	"encoding/binary"
+	"errors"
 	"math"
 	"testing"
 	"testing/synctest"
