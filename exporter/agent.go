@@ -67,13 +67,16 @@ func (a Agent) Ask(ctx context.Context, path string) ([]byte, error) {
 	return text, err
 }
 
+// ErrNoAgent is why a socket could not be asked: nobody listens there.
+var ErrNoAgent = errors.New("no agent answers")
+
 // atSocket returns the error of a client of a socket for an operator, who wanted to do something.
 func atSocket(err error, socket, do string) error {
 	var r statusError
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return unreached{fmt.Sprintf("no agent answers at %s: is gpusteward running, with this --runtime.dir%s?", socket,
-			map[bool]string{true: " and enforcer.enabled"}[!strings.HasSuffix(socket, "/"+ControlSocket)]), err}
+		return unreached{fmt.Sprintf("%v at %s: is gpusteward running, with this --runtime.dir%s?", ErrNoAgent, socket,
+			map[bool]string{true: " and enforcer.enabled"}[!strings.HasSuffix(socket, "/"+ControlSocket)]), errors.Join(ErrNoAgent, err)}
 	case errors.Is(err, fs.ErrPermission):
 		return unreached{fmt.Sprintf("only root and the agent's own user may %s: no permission on %s", do, socket), err}
 	case errors.Is(err, context.DeadlineExceeded):

@@ -159,7 +159,7 @@ func (c *Control) listen() (net.Listener, error) {
 	mode := fs.FileMode(0o600)
 	if c.Anyone {
 		mode = 0o666
-		l = &shared{Listener: l, open: map[int]int{}}
+		l = &shared{Listener: l, users: Users{Each: maxOfUser, All: maxOfUsers}}
 		err = os.Chmod(filepath.Dir(path), 0o755) // whatever the umask is
 	}
 	if err := errors.Join(err, os.Chmod(path, mode)); err != nil { // a client that connected before this is identified too
@@ -175,9 +175,7 @@ const maxOfUser, maxOfUsers = 4, 64
 // A shared listener refuses connections of users who have too many.
 type shared struct {
 	net.Listener
-	mu   sync.Mutex
-	open map[int]int // connections by user
-	all  int
+	users Users
 }
 
 // Accept waits for the next connection that is not too many.
@@ -187,27 +185,64 @@ func (s *shared) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if who := peerOf(conn); who.err == nil && s.count(who.uid, 1) {
-			return &counted{UnixConn: conn.(*net.UnixConn), end: sync.OnceFunc(func() { s.count(who.uid, -1) })}, nil
+		if who := peerOf(conn); who.err == nil && s.users.Take(who.uid) {
+			return &counted{UnixConn: conn.(*net.UnixConn), end: sync.OnceFunc(func() { s.users.Leave(who.uid) })}, nil
 		}
 		_ = conn.Close()
 	}
 }
 
-// count adds n to a user's connections, unless they become too many.
-func (s *shared) count(uid, n int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n > 0 && uid != 0 && (s.open[uid] >= maxOfUser || s.all >= maxOfUsers) {
+// Users bound what users have at a time. Root's is not bounded. The methods are safe for concurrent use.
+type Users struct {
+	Each, All int // that one user may have, and all of them
+
+	mu   sync.Mutex
+	of   map[int]int
+	many int
+}
+
+// Take reports whether a user may have one more, and counts that.
+func (u *Users) Take(uid int) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case uid == 0:
+		return true
+	case u.of[uid] >= u.Each || u.many >= u.All:
 		return false
+	case u.of == nil:
+		u.of = map[int]int{}
 	}
-	if s.open[uid] += n; s.open[uid] == 0 {
-		delete(s.open, uid)
-	}
-	if uid != 0 {
-		s.all += n
-	}
+	u.of[uid]++
+	u.many++
 	return true
+}
+
+// Leave takes one back.
+func (u *Users) Leave(uid int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if uid == 0 {
+		return
+	}
+	if u.many--; u.of[uid] > 1 {
+		u.of[uid]--
+	} else {
+		delete(u.of, uid)
+	}
+}
+
+// Limit answers with next, and refuses users who have too many answers on the way: one that nobody reads may be megabytes.
+func (u *Users) Limit(next http.Handler, refusal error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		uid, _ := UIDOf(r.Context())
+		if !u.Take(uid) {
+			http.Error(w, refusal.Error(), http.StatusTooManyRequests)
+			return
+		}
+		defer u.Leave(uid)
+		next.ServeHTTP(w, r)
+	})
 }
 
 // A counted connection calls end when it is closed.

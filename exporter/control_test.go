@@ -205,17 +205,41 @@ func TestASharedSocketIsShared(t *testing.T) {
 		c.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, peer{uid: os.Geteuid() + 1})))
 		fixture.Equal(t, w.Code, want, "%s by another user:", method)
 	}
-	s := &shared{open: map[int]int{}}
+	users := Users{Each: maxOfUser, All: maxOfUsers}
+	had := map[int]int{}
 	for uid := range 2 * maxOfUsers {
 		for range 2 * maxOfUser {
-			s.count(uid, 1)
+			if users.Take(uid) {
+				had[uid]++
+			}
 		}
 	}
-	fixture.Equal(t, s.open[1], maxOfUser, "connections of a user:")
-	fixture.Equal(t, s.open[0], 2*maxOfUser, "connections of root:")
-	fixture.Equal(t, s.all, maxOfUsers, "connections of all users:")
-	fixture.Equal(t, s.count(7, 1), false, "another one is accepted:")
-	s.count(1, -1)
-	fixture.Equal(t, s.count(7, 1), false, "another one of a user with many is accepted:")
-	fixture.Equal(t, s.count(1, 1), true, "another one is accepted once one has ended:")
+	fixture.Equal(t, had[1], maxOfUser, "connections of a user:")
+	fixture.Equal(t, had[0], 2*maxOfUser, "connections of root:")
+	fixture.Equal(t, users.many, maxOfUsers, "connections of all users:")
+	fixture.Equal(t, users.Take(7), false, "another one is accepted:")
+	users.Leave(0)
+	users.Leave(1)
+	fixture.Equal(t, users.Take(7), false, "another one of a user with many is accepted:")
+	fixture.Equal(t, users.Take(1), true, "another one is accepted once one has ended:")
+	for uid := range maxOfUsers {
+		for range had[uid] {
+			users.Leave(uid)
+		}
+	}
+	fixture.If(t, users.many != 0 || len(users.of) != 0, "after all have ended: %d, %v", users.many, users.of)
+
+	users.Each, users.All = 1, 1
+	ask := func(h http.Handler, uid int) int {
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, peer{uid: uid})))
+		return w.Code
+	}
+	empty := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	for range 2 {
+		fixture.Equal(t, ask(users.Limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			fixture.Equal(t, ask(users.Limit(empty, io.EOF), 7), http.StatusTooManyRequests, "while another answer is on its way:")
+			fixture.Equal(t, ask(users.Limit(empty, io.EOF), 0), http.StatusOK, "root meanwhile:")
+		}), io.EOF), 7), http.StatusOK, "one answer at a time:")
+	}
 }

@@ -129,7 +129,8 @@ const (
 	callsOfOwner      = 256
 	asksOfOwner       = 20 // for statistics, a second
 
-	// Two more descriptors of a session are in flight, which the kernel limits to the same number.
+	// A session has its connection, its process and its leases. Two more descriptors of it are in flight, which the
+	// kernel limits to the same number.
 	sessionDescriptors = 3
 	otherDescriptors   = 256 // of the process
 )

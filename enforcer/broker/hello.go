@@ -73,11 +73,9 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 		if err != nil {
 			return s.b.want(err)
 		}
-		s.leases = wire.Leases(mapped)
+		s.leases, s.file = wire.Leases(mapped), os.NewFile(uintptr(leases), "leases")
 		if traced {
-			s.trace.open(mapped, os.NewFile(uintptr(leases), "leases"), hello.Crash == 1) // closed with the session
-		} else {
-			defer func() { _ = unix.Close(leases) }()
+			s.trace.open(mapped, s.file, hello.Crash == 1)
 		}
 		descriptors = append(descriptors, leases)
 	}

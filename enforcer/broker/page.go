@@ -40,11 +40,7 @@ func makePage(future int) (int, wire.Page, error) {
 	if err != nil {
 		return -1, nil, err
 	}
-	if err := unix.Ftruncate(fd, wire.PageSize); err != nil {
-		_ = unix.Close(fd)
-		return -1, nil, fmt.Errorf("size page: %w", err)
-	}
-	m, err := mapMemory(fd, wire.PageSize)
+	m, err := mapMemory(fd, wire.PageSize, wire.PageSize)
 	if err != nil {
 		_ = unix.Close(fd)
 		return -1, nil, err
@@ -87,21 +83,22 @@ func makeLeases(trace, crash bool) (fd int, m []byte, err error) {
 			size += wire.CrashSize
 		}
 	}
-	if err = unix.Ftruncate(fd, int64(size)); err == nil {
-		if m, err = mapMemory(fd, mapped); err == nil {
-			if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sealSize); err == nil {
-				return fd, m, nil
-			}
-			_ = unix.Munmap(m)
+	if m, err = mapMemory(fd, size, mapped); err == nil {
+		if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sealSize); err == nil {
+			return fd, m, nil
 		}
+		_ = unix.Munmap(m)
 	}
 	_ = unix.Close(fd)
 	return -1, nil, err
 }
 
-// mapMemory maps the first bytes of a file.
-func mapMemory(fd, size int) ([]byte, error) {
-	m, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+// mapMemory sizes a file, and maps its first bytes.
+func mapMemory(fd, size, mapped int) ([]byte, error) {
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		return nil, fmt.Errorf("size page: %w", err)
+	}
+	m, err := unix.Mmap(fd, 0, mapped, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map page: %w", err)
 	}

@@ -323,10 +323,10 @@ func TestHolesOfATraceCostNothing(t *testing.T) {
 	h.Leases, h.Trace, h.Crash = 1, 1, 1
 	c := connect(t, b.options.Socket)
 	c.hello(wire.TypeHello, h)
-	one := &b.begun()[0].trace
-	one.mu.Lock()
+	one := b.begun()[0]
+	one.trace.mu.Lock()
 	own := fixture.Value(unix.Dup(int(one.file.Fd())))(t)
-	one.mu.Unlock()
+	one.trace.mu.Unlock()
 	defer unix.Close(own)
 	blocks := func() int64 {
 		var is unix.Stat_t

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,6 +45,7 @@ type session struct {
 	page    page
 	looked  uint64      // number of the latest look at its trace; ShowTraces'
 	leases  wire.Leases // nil: the hook has none; used by its reader, and by ledgers until the session ends there
+	file    *os.File    // of the leases
 	trace   trace
 	state   atomic.Int32
 	heard   atomic.Int64 // clock
@@ -173,8 +175,10 @@ func (b *Broker) leave(s *session) {
 	s.mu.Unlock()
 	s.trace.close(s)
 	if s.leases != nil {
-		_ = unix.Madvise(s.leases, unix.MADV_REMOVE) // the process may keep the file: its pages are on our account
+		// The process may keep the file, whose pages are on our account. Where they cannot be removed, it keeps them.
+		_ = unix.Madvise(s.leases, unix.MADV_REMOVE)
 		_ = unix.Munmap(s.leases)
+		_ = s.file.Close()
 	}
 	b.mu.Lock()
 	delete(b.silent, s)

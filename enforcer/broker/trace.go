@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"io"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -15,17 +14,15 @@ import (
 // A trace is the broker's view of a session's trace, from the WELCOME to the
 // session's end.
 type trace struct {
-	mu   sync.Mutex
-	file *os.File // nil: there is none
-	m    wire.Trace
-	c    wire.Crash
+	mu sync.Mutex
+	m  wire.Trace // none before open
+	c  wire.Crash
 }
 
 // open takes the mapping of the session's leases, and the file, in which a trace lies behind them.
-func (t *trace) open(leases []byte, file *os.File, crash bool) {
+func (t *trace) open(leases []byte, file io.ReaderAt, crash bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.file = file
 	t.m = wire.NewTrace(leases[wire.TraceAt:], io.NewSectionReader(file, wire.TraceAt, wire.TraceSize))
 	if crash {
 		t.c = wire.NewCrash(io.NewSectionReader(file, wire.TraceAt+wire.TraceSize, wire.CrashSize))
@@ -36,12 +33,10 @@ func (t *trace) open(leases []byte, file *os.File, crash bool) {
 func (t *trace) close(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.file == nil {
-		return
+	if t.m.There() {
+		s.b.options.Observe(s.traced(true))
 	}
-	s.b.options.Observe(s.traced(true))
-	_ = t.file.Close()
-	t.file, t.m, t.c = nil, wire.Trace{}, wire.Crash{}
+	t.m, t.c = wire.Trace{}, wire.Crash{}
 }
 
 // A Traced is a session that writes a trace.
@@ -105,7 +100,7 @@ func (b *Broker) ShowTraces() {
 func (t *trace) show(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.file != nil {
+	if t.m.There() {
 		s.b.options.Observe(s.traced(false))
 	}
 }

@@ -30,8 +30,11 @@ const (
 type Totals struct {
 	mu       sync.Mutex
 	observed map[int]time.Time // when a process was last, by PID
-	places   map[wire.KernelStats]*totalsOf
+	places   map[place]*totalsOf
 }
+
+// A place is a workload on a GPU.
+type place struct{ tenant, workload, gpu string }
 
 // totalsOf are the totals of a workload on a GPU.
 type totalsOf struct {
@@ -91,14 +94,14 @@ func (t *Totals) add(p Profile, since time.Duration, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, k := range p.Kernels {
-		at := wire.KernelStats{Tenant: p.Tenant, Workload: p.Workload, GPU: k.GPU}
+		at := place{p.Tenant, p.Workload, k.GPU}
 		of := t.places[at]
 		switch {
 		case k.GPU == "" || k.Samples == 0 || of == nil && len(t.places) >= mostPlaces:
 			continue
 		case of == nil:
 			if of = (&totalsOf{seconds: map[string]float64{}}); t.places == nil {
-				t.places = map[wire.KernelStats]*totalsOf{}
+				t.places = map[place]*totalsOf{}
 			}
 			t.places[at] = of
 		}
@@ -141,9 +144,7 @@ func (t *Totals) Top(now time.Time) (all []wire.KernelStats) {
 		}
 		var some []wire.KernelStats
 		for name, seconds := range of.seconds {
-			one := at
-			one.Kernel, one.Seconds = name, seconds
-			some = append(some, one)
+			some = append(some, wire.KernelStats{Tenant: at.tenant, Workload: at.workload, GPU: at.gpu, Kernel: name, Seconds: seconds})
 		}
 		slices.SortFunc(some, func(a, b wire.KernelStats) int {
 			return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), strings.Compare(a.Kernel, b.Kernel))

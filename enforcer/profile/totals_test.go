@@ -38,7 +38,7 @@ func TestTotals(t *testing.T) {
 			fixture.If(t, k.Kernel != "slow" || k.Seconds < 270 || k.Seconds > 305, "half of ten minutes is %+v", k)
 		}
 		fixture.If(t, top10[1].Kernel != "k19" && top10[1].Kernel != "k39" && top10[1].Kernel != "k59", "the second is %v", top10[1])
-		fixture.Equal(t, len(all.places[wire.KernelStats{Tenant: "a", Workload: "w1", GPU: "G"}].seconds), mostNamed, "names are kept:")
+		fixture.Equal(t, len(all.places[place{"a", "w1", "G"}].seconds), mostNamed, "names are kept:")
 		fixture.Equal(t, len(all.Top(time.Now().Add(keepTotals+time.Second))), 0, "kernels of workloads that are gone:")
 	})
 }

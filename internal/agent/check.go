@@ -154,8 +154,8 @@ func (c *checkFlags) judge(ctx context.Context, f flags, args []string) health.J
 				return j
 			}
 		}
-		if unasked = err; !strings.HasPrefix(err.Error(), "no agent answers") {
-			unasked = fmt.Errorf("no agent answers: %w", err)
+		if unasked = err; !errors.Is(err, exporter.ErrNoAgent) {
+			unasked = fmt.Errorf("%w: %w", exporter.ErrNoAgent, err)
 		}
 		if c.url != "" {
 			return health.NoVerdict(health.FromAgent, c.node(), unasked)

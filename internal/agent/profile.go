@@ -11,7 +11,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -154,7 +153,8 @@ const answerTime = 10 * time.Second
 
 // userReads answers what a user may read of his own programs.
 func userReads(e *enforcer.Enforcer) http.Handler {
-	profiles, crashes := profileReads(e.Profile), crashReads(e)
+	busy := exporter.Users{Each: profile.MostOfUser, All: profile.MostAtOnce} // their profiles are made, or written
+	profiles, crashes := busy.Limit(profileReads(e.Profile), profile.ErrTooMany), crashReads(e)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == exporter.ProfilePath {
 			profiles.ServeHTTP(w, r)
@@ -167,47 +167,8 @@ func userReads(e *enforcer.Enforcer) http.Handler {
 // A profiler makes a profile: see Enforcer.Profile.
 type profiler func(ctx context.Context, uid uint32, pid int, workload string, d time.Duration, spans bool) (profile.Profile, error)
 
-// places are those of profiles that are made or written.
-type places struct {
-	mu  sync.Mutex
-	of  map[int]int // by user; root's are not bounded
-	all int
-}
-
-// take takes a place for a user, if there is one.
-func (p *places) take(uid int) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if uid == 0 {
-		return true
-	}
-	if p.all >= profile.MostAtOnce || p.of[uid] >= profile.MostOfUser {
-		return false
-	}
-	if p.of == nil {
-		p.of = map[int]int{}
-	}
-	p.all++
-	p.of[uid]++
-	return true
-}
-
-// leave gives it back.
-func (p *places) leave(uid int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if uid == 0 {
-		return
-	}
-	p.all--
-	if p.of[uid]--; p.of[uid] == 0 {
-		delete(p.of, uid)
-	}
-}
-
 // profileReads answers with a profile, once it is made.
 func profileReads(made profiler) http.Handler {
-	var busy places
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		uid, known := exporter.UIDOf(r.Context())
 		pid, workload, d, spans, err := profileOf(r.URL.Query())
@@ -216,11 +177,6 @@ func profileReads(made profiler) http.Handler {
 			return
 		}
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d + answerTime))
-		if !busy.take(uid) {
-			http.Error(w, profile.ErrTooMany.Error(), http.StatusTooManyRequests)
-			return
-		}
-		defer busy.leave(uid) // when it is written: an answer that nobody reads is megabytes
 		p, err := made(r.Context(), uint32(uid), pid, workload, d, spans)
 		switch {
 		case errors.Is(err, enforcer.ErrNoProgram):

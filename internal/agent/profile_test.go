@@ -62,21 +62,3 @@ func TestProfile(t *testing.T) {
 	fixture.Golden(t, file, "{\"kernels\":[{\"name\":\"_Z3addv\"}]}\n")
 	fixture.Equal(t, fixture.Value(os.Stat(file))(t).Mode(), 0o600, "the file's mode:")
 }
-
-// TestPlaces: a profile takes its place until its answer is written. Root has one at any time.
-func TestPlaces(t *testing.T) {
-	var p places
-	for i, c := range []struct {
-		uid  int
-		want bool
-	}{{7, true}, {7, true}, {7, false}, {8, true}, {9, true}, {10, false}, {0, true}, {0, true}} {
-		fixture.Equal(t, p.take(c.uid), c.want, "%d: user %d has a place:", i, c.uid)
-	}
-	p.leave(0)
-	p.leave(7)
-	fixture.Equal(t, p.take(10), true, "a place that was left is free:")
-	for _, uid := range []int{7, 8, 9, 10} {
-		p.leave(uid)
-	}
-	fixture.If(t, p.all != 0 || len(p.of) != 0, "%d places are taken, of %v", p.all, p.of)
-}
