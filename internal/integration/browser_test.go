@@ -48,6 +48,15 @@ func crowded() string {
 	return s.String()
 }
 
+// cores has a place for each test that keeps a core busy, such as one with a browser.
+var cores = make(chan struct{}, 2)
+
+// takesCore waits until few enough of these tests run: they all have deadlines. It takes a place until the test ends.
+func takesCore(t *testing.T) {
+	cores <- struct{}{}
+	t.Cleanup(func() { <-cores })
+}
+
 // TestPage tests the live page in a real browser. Each script is a test with agents of its own.
 func TestPage(t *testing.T) {
 	browser := needBrowser(t)
@@ -78,6 +87,7 @@ func TestPage(t *testing.T) {
 			if !c.alone {
 				t.Parallel()
 			}
+			takesCore(t)
 			var urls []string
 			for _, host := range c.hosts {
 				args := []string{"--demo=" + host}

@@ -47,6 +47,7 @@ type jobHost struct {
 func newJobHost(t *testing.T, gpus int, needs ...string) *jobHost {
 	t.Helper()
 	installed(t, append(needs, "prometheus-alertmanager")...)
+	takesCore(t)
 	fixture.Must(t, fixture.MakeHook("enforcer/hook", "all", "stub"))
 	dir := fixture.ShortDir(t)
 	f := newDriver(t)
