@@ -52,7 +52,7 @@ func TestALiveProgramIsProfiled(t *testing.T) {
 		fixture.AtLeast(t, k.Samples, 10, "%s: timed launches", c.args)
 		fixture.AtMost(t, math.Abs(k.Mean/c.took-1), 0.1, "%s: %+v: the error of its time", c.args, k)
 		fixture.AtLeast(t, k.P99, 0.99*k.Mean, "%s: %+v: its P99", c.args, k)
-		fixture.If(t, k.Graph != c.graph || !c.graph && k.Name != "spin" || k.Launches != p.Launches || k.Share != 1 || p.Tenant != "a" ||
+		fixture.If(t, k.Graph != c.graph || k.Name != map[bool]string{false: "spin", true: "graph of 20 x spin"}[c.graph] || k.Launches != p.Launches || k.Share != 1 || p.Tenant != "a" ||
 			p.Comm != "a", "%s: %+v", c.args, p)
 		for _, kind := range c.has {
 			fixture.If(t, !strings.Contains(fmt.Sprint(p.Spans), "{"+kind+" "), "%s: no span %s", c.args, kind)

@@ -248,6 +248,26 @@ func TestSuspects(t *testing.T) {
 	fixture.EqualSlices(t, suspects, []Suspect{{"graph 00000005", "", 2}, {"kernel 00000002", "", 1}}, "suspects:")
 }
 
+// TestInFlight names what may not have ended, and a graph by the kernels in it, as far as the process says something sensible.
+func TestInFlight(t *testing.T) {
+	p := newProgram(1, 700, time.Now())
+	fixture.Equal(t, InFlight(p.Traced, 9*second), "", "before the first launch")
+	p.named(0, second, 7, "spin")
+	p.named(1, second, 8, "_Z4gemmILi4EE")
+	p.named(2, second, 9, "graph 6 4x00000007 1x00000008 x 9xzz 1")
+	p.named(3, second, 10, "graph 9")
+	p.note(3*second, wire.EventLaunch, 7, 1)
+	p.note(4*second, wire.EventWaited, 1<<8|uint32(wire.WaitStream), 1)
+	p.note(5*second, wire.EventLaunch, 8, 1)
+	p.note(6*second, wire.EventGraph, 9, 1)
+	p.note(6*second, wire.EventGraph, 9, 1)
+	fixture.Equal(t, InFlight(p.Traced, 9*second), "in flight: graph of 4 x spin, 1 x gemm<4>, 1 more or gemm<4>", "two")
+	p.note(7*second, wire.EventGraph, 10, 1)
+	p.note(8*second, wire.EventLaunch, 9, 2) // whose kernel has the name of a graph
+	fixture.Equal(t, InFlight(p.Traced, 9*second), "in flight: graph 6 4x00000007 1x00000008 x 9xzz 1, graph 0000000a, "+
+		"graph of 4 x spin, 1 x gemm<4>, 1 more or another one", "four")
+}
+
 // TestAnXIDMayComeAfterTheEnd: a session that has ended is remembered for a moment, and no
 // process that has its PID later is blamed.
 func TestAnXIDMayComeAfterTheEnd(t *testing.T) {

@@ -102,12 +102,18 @@ func addressIn(text string) (address uint64, ok bool) {
 type snapshot struct {
 	timed       bool         // the trace's clock is known, and with it the launches
 	launches    []wire.Event // and the ends of waits before them
-	names       map[uint32]string
+	names       map[launched]string
 	gpus        []string
 	allocations []wire.Allocation
 	listed      bool // the hook tells allocations
 	unlisted    uint64
 	unnamed     uint64
+}
+
+// A launched is a kernel or a graph of a process.
+type launched struct {
+	kind wire.EventKind
+	id   uint32
 }
 
 // fill completes the record of a crash at a time (CLOCK_MONOTONIC, ns).
@@ -149,29 +155,42 @@ func (r *Record) fill(s *snapshot, at int64) {
 	r.Says = r.says()
 }
 
-// record returns the last launches before a time, and which of them may not have ended: those
-// since the last wait of their thread that had ended by then, and in no case those before the
-// last wait for a whole GPU.
-func (s *snapshot) record(at int64) (all []Launch, suspects []Suspect) {
-	waited := map[uint16]int64{}
-	var began, whole int64 // of the last wait for a whole GPU
-	for _, e := range s.launches {
+// An ending tells which launches had ended by a time for certain: those before the last wait of their thread that
+// had ended by then, and those before the last wait for a whole GPU.
+type ending struct {
+	waited map[uint16]int64
+	whole  int64
+}
+
+func endings(all []wire.Event, at int64) ending {
+	ended := ending{waited: map[uint16]int64{}}
+	began := int64(0) // of the last wait for a whole GPU
+	for _, e := range all {
 		switch {
 		case e.At >= at:
 		case e.Kind == wire.EventWait && e.ID == uint32(wire.WaitContext):
 			began = e.At
 		case e.Kind == wire.EventWaited && e.ID == uint32(wire.WaitContext):
-			whole, waited[e.Thread] = began, e.At
+			ended.whole, ended.waited[e.Thread] = began, e.At
 		case e.Kind == wire.EventWaited && e.ID != uint32(wire.WaitQueue), e.Kind == wire.EventCopied:
-			waited[e.Thread] = e.At
+			ended.waited[e.Thread] = e.At
 		}
 	}
+	return ended
+}
+
+// mayRun reports whether what was launched may not have ended.
+func (s ending) mayRun(e wire.Event) bool { return e.At >= max(s.waited[e.Thread], s.whole) }
+
+// record returns the last launches before a time, and which of them may not have ended.
+func (s *snapshot) record(at int64) (all []Launch, suspects []Suspect) {
+	ended := endings(s.launches, at)
 	for _, e := range s.launches {
-		if e.Kind != wire.EventLaunch && e.Kind != wire.EventGraph || e.At >= at {
+		if !launches(e) || e.At >= at {
 			continue
 		}
 		l := Launch{Before: time.Duration(at - e.At).Seconds(), Thread: e.Thread, Kernel: s.name(e),
-			Suspect: e.At >= max(waited[e.Thread], whole)}
+			Suspect: ended.mayRun(e)}
 		if int(e.GPU) < len(s.gpus) {
 			l.GPU = s.gpus[e.GPU]
 		}
@@ -191,10 +210,7 @@ func (s *snapshot) record(at int64) (all []Launch, suspects []Suspect) {
 
 // name returns the name of what was launched.
 func (s *snapshot) name(e wire.Event) string {
-	if name := s.names[e.ID]; e.Kind == wire.EventLaunch && name != "" {
-		return name
-	}
-	return wire.Unnamed(e.Kind, e.ID)
+	return cmp.Or(s.names[launched{e.Kind, e.ID}], wire.Unnamed(e.Kind, e.ID))
 }
 
 // faults are the errors of the driver that end a context.
@@ -219,11 +235,19 @@ func (r *Record) says() string {
 	if n := len(r.Suspects); n > 0 {
 		names := symbol.Short(r.Suspects[0].Kernel)
 		if n > 1 {
-			names += fmt.Sprintf(" or one of %d others", n-1)
+			names += orOthers(n - 1)
 		}
 		what = append(what, "in flight: "+names)
 	}
 	return strings.Join(what, "; ")
+}
+
+// orOthers follows what may have been in flight if n more may have been.
+func orOthers(n int) string {
+	if n == 1 {
+		return " or another one"
+	}
+	return fmt.Sprintf(" or one of %d others", n)
 }
 
 // Table writes the heads, one a line.

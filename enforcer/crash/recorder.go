@@ -19,6 +19,7 @@ import (
 
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/symbol"
 	"gpusteward/internal/wire"
 )
 
@@ -32,6 +33,8 @@ const (
 	mostTaken    = 32               // snapshots; an owner has no more than are free
 	mostEarly    = 16               // XIDs of no known session
 	mostWrites   = 4                // records written at one Look
+	mostGraphs   = 16               // that are named in one snapshot
+	mostInFlight = 3                // kernels and graphs that InFlight names
 	few          = 2048             // events that are read for the last launches, unless there are too few of those
 )
 
@@ -202,7 +205,7 @@ func (r *Recorder) inTurn(ids []uint64) []uint64 {
 
 // take reads a trace for a crash at a time. Without a crash, it reads less.
 func take(t broker.Traced, at int64, crashed bool) *snapshot {
-	s := &snapshot{names: map[uint32]string{}, gpus: t.GPUs, allocations: t.Crash.Allocations(),
+	s := &snapshot{names: map[launched]string{}, gpus: t.GPUs, allocations: t.Crash.Allocations(),
 		listed: t.Crash.There(), unlisted: t.Crash.Unlisted(), unnamed: t.Crash.Unnamed()}
 	c, ok := t.Trace.LastClock()
 	if s.timed = ok; !ok {
@@ -212,31 +215,67 @@ func take(t broker.Traced, at int64, crashed bool) *snapshot {
 	if n := countLaunches(all); crashed && n < mostLaunches {
 		all = t.Trace.Last(c, wire.EventsKept, at)
 	}
-	launches := 0
-events:
+	n, graphs := 0, 0
 	for _, e := range slices.Backward(all) {
-		switch e.Kind {
-		case wire.EventLaunch, wire.EventGraph:
-			launches++
-		case wire.EventWait, wire.EventWaited, wire.EventCopied:
-		default:
+		if launches(e) {
+			n++
+		} else if e.Kind != wire.EventWait && e.Kind != wire.EventWaited && e.Kind != wire.EventCopied {
 			continue
 		}
-		if launches > mostLaunches || len(s.launches) >= few {
-			break events
+		if n > mostLaunches || len(s.launches) >= few {
+			break
 		}
 		s.launches = append(s.launches, e)
-		if _, known := s.names[e.ID]; !known && e.Kind == wire.EventLaunch {
-			s.names[e.ID] = t.Crash.Kernel(e.ID, e.At)
+		of := launched{e.Kind, e.ID}
+		if _, known := s.names[of]; known || !launches(e) || e.Kind == wire.EventGraph && graphs == mostGraphs {
+			continue
 		}
+		if e.Kind == wire.EventGraph {
+			graphs++
+		}
+		s.names[of] = symbol.Launched(t.Crash, e)
 	}
 	slices.Reverse(s.launches)
 	return s
 }
 
+// InFlight names what the process of a trace launched and may not have ended by a time (CLOCK_MONOTONIC, ns), the last
+// ones first; it is empty if nothing is known.
+func InFlight(t broker.Traced, at int64) string {
+	c, ok := t.Trace.LastClock()
+	if !ok {
+		return ""
+	}
+	all := t.Trace.Last(c, few, at)
+	last := map[launched]wire.Event{}
+	var order []launched
+	ended := endings(all, at)
+	for _, e := range slices.Backward(all) {
+		of := launched{e.Kind, e.ID}
+		if _, known := last[of]; launches(e) && !known && ended.mayRun(e) {
+			last[of], order = e, append(order, of)
+		}
+	}
+	var names []string
+	for _, of := range order[:min(len(order), mostInFlight)] {
+		name := cmp.Or(symbol.Launched(t.Crash, last[of]), wire.Unnamed(of.kind, of.id))
+		names = append(names, symbol.Long(name))
+	}
+	switch n := len(order) - len(names); {
+	case n > 0:
+		return "in flight: " + strings.Join(names, ", ") + orOthers(n)
+	case len(names) > 0:
+		return "in flight: " + strings.Join(names, " or ")
+	}
+	return ""
+}
+
+// launches reports whether the event is the launch of a kernel or a graph.
+func launches(e wire.Event) bool { return e.Kind == wire.EventLaunch || e.Kind == wire.EventGraph }
+
 func countLaunches(all []wire.Event) (n int) {
 	for _, e := range all {
-		if e.Kind == wire.EventLaunch || e.Kind == wire.EventGraph {
+		if launches(e) {
 			n++
 		}
 	}

@@ -187,9 +187,7 @@ func (o *Observer) places(v verdict) func() string {
 	}
 	return func() string {
 		text := o.where(pids[0], v.reason)
-		if v.what != "" {
-			text = strings.TrimPrefix(text+", "+v.what, ", ")
-		}
+		text = joined(text, v.what)
 		for i := 1; i < min(len(pids), maxPlaces); i++ {
 			text += fmt.Sprintf("; rank %d: %s", ranks[i], cmp.Or(o.where(pids[i], v.reason), "unknown"))
 		}
@@ -198,4 +196,9 @@ func (o *Observer) places(v verdict) func() string {
 		}
 		return strings.TrimPrefix(text, "; ")
 	}
+}
+
+// joined joins texts of which any may be empty.
+func joined(texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(s string) bool { return s == "" }), ", ")
 }

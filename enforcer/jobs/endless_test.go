@@ -32,33 +32,33 @@ func TestEndlessWork(t *testing.T) {
 	}
 	stands := func(kind wire.EventKind, id uint32) func(*host, *rank) {
 		return func(h *host, r *rank) {
-			r.by(1, h.at-1e6, wire.EventGraph, 7)
+			r.by(1, h.at, wire.EventGraph, 7)
 			r.by(1, h.at, kind, id)
 		}
 	}
 	waits := stands(wire.EventWait, stream)
 	for name, c := range map[string]program{
-		"a graph":         {40, time.Second, waits, nil, 14, "a wait for the stream at ...3a7f2c0"},
-		"an event":        {40, time.Second, stands(wire.EventWait, uint32(wire.WaitEvent)), nil, 14, ""},
-		"a small copy":    {40, time.Second, stands(wire.EventCopying, 1), nil, 14, ""},
-		"after long ones": {40, 8 * time.Second, waits, nil, 28, "a wait for the stream at ...3a7f2c0"},
+		"a graph":         {40, time.Second, waits, nil, 14, "a wait for the stream at ...3a7f2c0, in flight: graph 00000007"},
+		"an event":        {40, time.Second, stands(wire.EventWait, uint32(wire.WaitEvent)), nil, 14, "in flight: graph 00000007"},
+		"a small copy":    {40, time.Second, stands(wire.EventCopying, 1), nil, 14, "in flight: graph 00000007"},
+		"after long ones": {40, 8 * time.Second, waits, nil, 28, "a wait for the stream at ...3a7f2c0, in flight: graph 00000007"},
 		"a second stream, while another thread goes on": {40, time.Second, waits, func(r *rank, at int64) {
 			r.by(0, at, wire.EventLaunch, 3)
 			r.by(0, at+1e6, wire.EventWait, 0)
 			r.by(0, at+2e6, wire.EventWaited, 0)
-		}, 14, "a wait for the stream at ...3a7f2c0"},
+		}, 14, "a wait for the stream at ...3a7f2c0, in flight: graph 00000007"},
 		"beside others": {40, time.Second, func(h *host, r *rank) {
 			h.Observer.Evidence = func(string, int) Evidence { return Evidence{Neighbours: 0.5} }
 			waits(h, r)
-		}, nil, 34, "a wait for the stream at ...3a7f2c0"},
+		}, nil, 34, "a wait for the stream at ...3a7f2c0, in flight: graph 00000007"},
 		"beside others, after long ones": {40, 4 * time.Second, func(h *host, r *rank) {
 			h.Observer.Evidence = func(string, int) Evidence { return Evidence{Neighbours: 0.5} }
 			waits(h, r)
-		}, nil, 44, "a wait for the stream at ...3a7f2c0"},
+		}, nil, 44, "a wait for the stream at ...3a7f2c0, in flight: graph 00000007"},
 		"a launch that does not return": {40, time.Second, func(h *host, r *rank) {
 			r.silent = true
 			r.by(1, h.at, wire.EventLaunch, 8)
-		}, nil, 14, ""},
+		}, nil, 14, "in flight: kernel 00000008"},
 		"a copy that does not return": {40, time.Second, func(h *host, r *rank) {
 			r.silent = true
 			r.by(1, h.at, wire.EventCopy, 8)
@@ -128,7 +128,10 @@ func TestEndlessWork(t *testing.T) {
 				}
 				hangs := h.wait(1)
 				if len(hangs) > 0 && c.where != "" {
-					hangs = h.placed()
+					fixture.Until(t, time.Minute, "it is told: "+c.where, func() bool {
+						_, hangs = h.look()
+						return len(hangs) == 0 || hangs[0].Where == c.where
+					})
 				}
 				for _, hang := range hangs {
 					if told = s; hang.Reason != "kernel" || hang.Rank != -1 || hang.Where != c.where || hang.Seconds < float64(s)-1 {

@@ -54,6 +54,8 @@ type hang struct {
 	wire.HangStats
 	since int64       // its last call
 	where chan string // where it stands, once that has been read
+	place string      // that
+	known bool        // it has been read
 	looks int         // at it, without knowing that
 }
 
@@ -73,6 +75,7 @@ type verdict struct {
 func (o *Observer) judge(at int64) (all []wire.HangStats) {
 	found := map[string]*hang{}
 	blamed := map[*process]bool{}
+	wanted := map[string]int{} // processes of each owner of which it will be read what is in flight
 	for _, v := range slices.Concat(o.verdicts(at), o.unhooked(at), o.unread(at)) {
 		if blamed[v.culprit] {
 			continue
@@ -89,20 +92,30 @@ func (o *Observer) judge(at int64) (all []wire.HangStats) {
 			if v.reason == "ended" {
 				h.PID = 0
 			} else {
+				v.culprit.flies = flies{}
 				places := o.places(v)
 				go func() { h.where <- places() }()
 			}
 		}
 		select {
-		case h.Where = <-h.where:
-			h.looks = placeLooks
+		case h.place = <-h.where:
+			h.known = true
 		default:
 			h.looks++
+		}
+		known := h.known
+		h.Where = h.place
+		if f := &v.culprit.flies; v.reason == "kernel" {
+			if !f.known && wanted[v.culprit.owner] < flightLooks {
+				wanted[v.culprit.owner]++
+				f.wanted = true
+			}
+			known, h.Where = known && f.known, joined(h.place, f.text)
 		}
 		h.Tenant, h.Workload = v.culprit.tenant, v.culprit.sums.Workload
 		h.Waiting, h.Seconds = v.waiting, time.Duration(at-h.since).Seconds()
 		found[key] = h
-		if h.looks >= placeLooks || h.PID == 0 {
+		if known || h.looks >= placeLooks || h.PID == 0 {
 			all = append(all, h.HangStats)
 		}
 	}

@@ -15,6 +15,7 @@ const (
 	computesFor = 10 * time.Minute // in which a rank that computes may compile or save; another host's is not seen (TestWhoComputesHasTime)
 	busyFor     = 2 * time.Second  // since its GPU was last seen with work, while the process counts as blocked (TestBoundaries)
 	placeLooks  = 3                // looks until a hang is told without the place of its culprit: an alert is sent once (TestCulprits)
+	flightLooks = 4                // processes of an owner of which one look reads what is in flight (TestEndlessWork)
 	placeTime   = 30 * time.Second // for reading where a culprit stands, with the readings of others before it (no test)
 )
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/crash"
 	"gpusteward/enforcer/steps"
 	"gpusteward/internal/ras"
 	"gpusteward/internal/wire"
@@ -85,6 +86,14 @@ type process struct {
 	watch         watch
 	hangs         bool  // or it waits for one that hangs
 	ended         int64 // when its session ended; 0: it has not
+	flies         flies
+}
+
+// Flies is what a process has in flight on its GPU, and does not end.
+type flies struct {
+	wanted bool   // at the next look at its trace
+	known  bool   // as far as the trace tells it
+	text   string // see crash.InFlight
 }
 
 // A communicator is one of a process's, with what is unlike before.
@@ -145,6 +154,9 @@ func (o *Observer) Observe(t broker.Traced) {
 		}
 		o.count(p)
 		p.mark()
+		if p.flies.wanted {
+			p.flies = flies{known: true, text: crash.InFlight(t, o.now())}
+		}
 	}
 	if t.Ends {
 		p.ended = o.now()

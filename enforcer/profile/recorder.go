@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/symbol"
 	"gpusteward/internal/wire"
 )
 
@@ -230,7 +231,10 @@ func (r *run) take(s *session, t broker.Traced, e wire.Event, named *int) {
 		one.launches++
 		if one.name == "" && *named < mostNames {
 			*named++
-			one.name = t.Crash.Kernel(e.ID, e.At)
+			if e.Kind == wire.EventGraph {
+				*named += wire.GraphKernels
+			}
+			one.name = symbol.Launched(t.Crash, e)
 		}
 		r.span(Span{Kind: SpanLaunch, Name: one.name, Thread: e.Thread, GPU: one.gpu}, e.At, 0)
 	case wire.EventTimed:
@@ -284,9 +288,6 @@ func (r *run) tally(t broker.Traced, id uint32, graph bool, gpu uint8) *tally {
 	one := r.tallies[k]
 	if one == nil && len(r.tallies) < mostKernels {
 		one = &tally{gpu: uuid(t, gpu)}
-		if graph {
-			one.name = wire.Unnamed(wire.EventGraph, id)
-		}
 		r.tallies[k] = one
 	}
 	return one
@@ -309,7 +310,11 @@ func (r *run) kernels() []Kernel {
 	}
 	all := map[named]*tally{} // a function that is loaded twice has two handles
 	for k, one := range r.tallies {
-		as := named{cmp.Or(one.name, wire.Unnamed(wire.EventLaunch, k.id)), one.gpu, k.graph}
+		kind := wire.EventLaunch
+		if k.graph {
+			kind = wire.EventGraph
+		}
+		as := named{cmp.Or(one.name, wire.Unnamed(kind, k.id)), one.gpu, k.graph}
 		sum := all[as]
 		if sum == nil {
 			sum = &tally{}

@@ -3,9 +3,13 @@
 package symbol
 
 import (
+	"cmp"
+	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"gpusteward/internal/wire"
 )
 
 // Short returns the qualified name in a mangled one, without arguments; any other name as it is.
@@ -15,6 +19,31 @@ func Short(name string) string {
 		short += "<...>"
 	}
 	return short
+}
+
+// mostOfGraph bounds what Launched writes of the name of a kernel in a graph, in bytes.
+const mostOfGraph = 80
+
+// Launched returns the name of the kernel or graph that an event of a process launched, as the process tells it: of a
+// kernel as its compiler wrote it, of a graph those of its kernels. It is empty if there is none.
+func Launched(c wire.Crash, e wire.Event) string {
+	if e.Kind != wire.EventGraph {
+		return c.Kernel(e.ID, e.At)
+	}
+	nodes, kernels := c.Graph(e.ID, e.At)
+	var parts []string
+	for _, k := range kernels {
+		name := cmp.Or(Long(c.Kernel(k.ID, e.At)), wire.Unnamed(wire.EventLaunch, k.ID))
+		parts = append(parts, fmt.Sprintf("%d x %s", k.Nodes, name[:min(len(name), mostOfGraph)]))
+		nodes -= k.Nodes
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	if nodes > 0 {
+		parts = append(parts, fmt.Sprintf("%d more", nodes))
+	}
+	return "graph of " + strings.Join(parts, ", ")
 }
 
 // mostArguments bounds what Long writes of a kernel's template arguments, in bytes.

@@ -55,7 +55,7 @@ var layers = map[string][]string{
 	"enforcer/crash": {"collectors/host", "enforcer/broker", "enforcer/symbol", "internal/wire"},
 	// where the GPU time of a live program goes
 	"enforcer/profile": {"enforcer/broker", "enforcer/symbol", "internal/wire"},
-	"enforcer/symbol":  {}, // names of kernels for people
+	"enforcer/symbol":  {"internal/wire"}, // names of kernels for people
 	// the operator's rules, and nothing that acts on them
 	"enforcer/policy": {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/input", "internal/procs", "internal/quota"},
 	// pure: the facts about each subject
@@ -84,7 +84,7 @@ var layers = map[string][]string{
 	"internal/input":    {},                                    // what is wrong with what an operator wrote
 	"enforcer/ledger":   {},
 	"enforcer/steps":    {"internal/wire"}, // steps of programs, found in their events; pure
-	"enforcer/jobs":     {"enforcer/broker", "enforcer/steps", "internal/procs", "internal/ras", "internal/stack", "internal/wire", "internal/worker"},
+	"enforcer/jobs":     {"enforcer/broker", "enforcer/crash", "enforcer/steps", "internal/procs", "internal/ras", "internal/stack", "internal/wire", "internal/worker"},
 
 	// the host, and none of what it reads
 	"collectors":          {"collectors/catalogue", "collectors/gpu", "collectors/host", "internal/input", "internal/wire"},

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 )
 
 // What explains a crash lies behind the trace, in the same file.
@@ -13,6 +15,8 @@ const (
 	Allocations = 4096 // that a process can tell, live and freed ones
 	Kernels     = 4096 // that have names
 
+	GraphKernels     = 8   // kernels that the name of a graph tells
+	graphsNamed      = 512 // that have names
 	nameBytes        = 512 << 10
 	maxName          = 512 // bytes of a name that is read
 	allocationSize   = 32
@@ -109,6 +113,33 @@ scan:
 		return ""
 	}
 	return c.name(int(of - 1)) // one, however many places a process fills with the id
+}
+
+// A GraphKernel is a kernel of a graph.
+type GraphKernel struct {
+	ID    uint32 // see Kernel
+	Nodes int    // that launch it
+}
+
+// Graph returns how many nodes of the graph whose launch at a time (CLOCK_MONOTONIC, ns) had an id launch
+// kernels, and the kernels with most of them; 0: it is not known.
+func (c Crash) Graph(id uint32, at int64) (nodes int, all []GraphKernel) {
+	text, is := strings.CutPrefix(c.Kernel(id, at), "graph ")
+	if !is {
+		return 0, nil
+	}
+	for i, word := range strings.Fields(text) {
+		count, kernel, _ := strings.Cut(word, "x")
+		n, err := strconv.ParseUint(count, 10, 31)
+		of, wrong := strconv.ParseUint(kernel, 16, 32)
+		switch {
+		case i == 0:
+			nodes = int(n)
+		case i <= GraphKernels && err == nil && wrong == nil:
+			all = append(all, GraphKernel{uint32(of), int(n)})
+		}
+	}
+	return nodes, all
 }
 
 // Unnamed returns what stands for the name of a launch that has none.

@@ -130,6 +130,7 @@ var constants = map[string]int{
 	"GS_TRACE_AT": TraceAt, "GS_EVENTS_KEPT": EventsKept, "GS_BLOCK": eventsOfBlock,
 	"GS_COMMUNICATORS": Communicators, "GS_PEERS": Peers,
 	"GS_ALLOCATIONS": Allocations, "GS_KERNELS": Kernels, "GS_NAME_BYTES": nameBytes,
+	"GS_GRAPHS_NAMED": graphsNamed, "GS_GRAPH_KERNELS": GraphKernels,
 	"GS_EVENT_LAUNCH": int(EventLaunch), "GS_EVENT_GRAPH": int(EventGraph), "GS_EVENT_WAIT": int(EventWait),
 	"GS_EVENT_WAITED": int(EventWaited), "GS_EVENT_COPY": int(EventCopy), "GS_EVENT_COPYING": int(EventCopying),
 	"GS_EVENT_COPIED": int(EventCopied), "GS_EVENT_ALLOC": int(EventAlloc), "GS_EVENT_FREE": int(EventFree),

@@ -20,7 +20,7 @@ static CUresult copy(CUstream s, enum gs_engine way, bool good, uint64_t bytes, 
 		GS_TRY(gs_unsafe());
 	GS_TRY(gs_capture_of(s, &graph));
 	if (graph)
-		return gs_graph_add(graph, gs_copy_ns(way, bytes), 0) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+		return gs_graph_add(graph, NULL, gs_copy_ns(way, bytes), 0) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	GS_TRY(gs_put_copy(s, way, bytes));
 	return waits ? cuStreamSynchronize(s) : CUDA_SUCCESS;
 }

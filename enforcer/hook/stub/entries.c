@@ -182,6 +182,7 @@
 	X(cuStreamGetCtx, 9020, cuStreamGetCtx, cuStreamGetCtx_ptsz) \
 	X(cuStreamGetDevice, 12080, cuStreamGetDevice, cuStreamGetDevice_ptsz) \
 	X(cuGraphNodeGetType, 10000, cuGraphNodeGetType, cuGraphNodeGetType) \
+	X(cuGraphKernelNodeGetParams, 12000, cuGraphKernelNodeGetParams_v2, cuGraphKernelNodeGetParams_v2) \
 	X(cuGraphMemAllocNodeGetParams, 11040, cuGraphMemAllocNodeGetParams, cuGraphMemAllocNodeGetParams) \
 	X(cuCheckpointProcessCheckpoint, 12080, cuCheckpointProcessCheckpoint, cuCheckpointProcessCheckpoint) \
 	X(cuCheckpointProcessGetRestoreThreadId, 12080, cuCheckpointProcessGetRestoreThreadId, cuCheckpointProcessGetRestoreThreadId) \

@@ -16,12 +16,13 @@ struct CUgraphExec_st {
 
 extern uint64_t gs_duration(CUfunction f, void **params);
 
-CUgraphNode gs_graph_add(CUgraph g, uint64_t ns, uint64_t bytes)
+CUgraphNode gs_graph_add(CUgraph g, CUfunction f, uint64_t ns, uint64_t bytes)
 {
 	CUgraphNode n = calloc(1, sizeof *n);
 
 	if (!n)
 		return NULL;
+	n->f = f;
 	n->ns = ns;
 	n->bytes = bytes;
 	pthread_mutex_lock(&lock);
@@ -62,8 +63,17 @@ GS_API cuGraphAddKernelNode_v2(CUgraphNode *n, CUgraph g, const CUgraphNode *dep
 {
 	(void)deps, (void)count;
 	GS_TRY(gs_enter());
-	*n = gs_graph_add(g, gs_duration(p->func, p->kernelParams), 0);
+	*n = gs_graph_add(g, p->func, gs_duration(p->func, p->kernelParams), 0);
 	return *n ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+GS_API cuGraphKernelNodeGetParams_v2(CUgraphNode n, CUDA_KERNEL_NODE_PARAMS *p)
+{
+	GS_TRY(gs_enter());
+	if (!n->f)
+		return CUDA_ERROR_INVALID_VALUE;
+	*p = (CUDA_KERNEL_NODE_PARAMS){.func = n->f};
+	return CUDA_SUCCESS;
 }
 
 GS_API cuGraphAddMemAllocNode(CUgraphNode *n, CUgraph g, const CUgraphNode *deps, size_t count,
@@ -73,7 +83,7 @@ GS_API cuGraphAddMemAllocNode(CUgraphNode *n, CUgraph g, const CUgraphNode *deps
 	GS_TRY(gs_enter());
 	if (!p->bytesize)
 		return CUDA_ERROR_INVALID_VALUE;
-	*n = gs_graph_add(g, 0, p->bytesize);
+	*n = gs_graph_add(g, NULL, 0, p->bytesize);
 	if (!*n)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	(*n)->at = p->dptr = gs_address(p->bytesize);
@@ -241,7 +251,7 @@ GS_API cuGraphLaunch(CUgraphExec x, CUstream s)
 		return CUDA_ERROR_INVALID_VALUE;
 	GS_TRY(gs_capture_of(s, &graph));
 	if (graph)
-		return gs_graph_add(graph, x->ns, 0) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+		return gs_graph_add(graph, NULL, x->ns, 0) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	GS_TRY(claim(x, s->ctx));
 	return gs_put(s, GS_WORK_KERNEL, x->ns, NULL, (struct gs_point){0});
 }

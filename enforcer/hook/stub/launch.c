@@ -121,7 +121,7 @@ static CUresult launch(CUfunction f, CUstream s, void **params)
 		return gs_put_word(s, spins ? GS_WORK_SPIN : GS_WORK_WRITE, p[0], p[1], GS_AT_LEAST, p[2]);
 	GS_TRY(gs_capture_of(s, &graph));
 	if (graph)
-		return gs_graph_add(graph, collects ? p[5] : gs_duration(f, params), 0) ? CUDA_SUCCESS
+		return gs_graph_add(graph, f, collects ? p[5] : gs_duration(f, params), 0) ? CUDA_SUCCESS
 			: CUDA_ERROR_OUT_OF_MEMORY;
 	if (meets || collects)
 		return meet(s, p);

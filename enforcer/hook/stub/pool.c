@@ -126,7 +126,7 @@ GS_API cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t bytes, CUmemoryPool p, C
 		return CUDA_ERROR_INVALID_VALUE;
 	GS_TRY(gs_capture_of(s, &graph));
 	if (graph) {
-		CUgraphNode n = gs_graph_add(graph, 0, bytes);
+		CUgraphNode n = gs_graph_add(graph, NULL, 0, bytes);
 
 		if (!n)
 			return CUDA_ERROR_OUT_OF_MEMORY;

@@ -52,6 +52,7 @@ struct CUgraphNode_st {
 	CUgraphNode next;
 	uint64_t ns;        /* kernel's duration */
 	uint64_t bytes;     /* memory node's, 0 for a kernel's */
+	CUfunction f;       /* NULL for what is no kernel */
 	CUdeviceptr at;
 	CUdevice device;
 };
@@ -108,7 +109,7 @@ enum gs_checkpoint gs_checkpoint(void); /* by GS_STUB_CHECKPOINT */
 
 /* graph.c */
 void gs_graphs_forget(CUdevice d); /* its last context is gone, and the memory with it */
-CUgraphNode gs_graph_add(CUgraph g, uint64_t ns, uint64_t bytes);
+CUgraphNode gs_graph_add(CUgraph g, CUfunction f, uint64_t ns, uint64_t bytes);
 
 /* memory.c, pool.c */
 enum gs_held { GS_HELD_LINEAR, GS_HELD_ARRAY, GS_HELD_POOL, GS_HELD_RESERVED, GS_HELD_MAPPED };

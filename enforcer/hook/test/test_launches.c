@@ -289,6 +289,22 @@ static void named(void)
 	k++;
 	CHECK(k->id == gs_note_id(fault) && !strcmp(t->crash.names + k->name - 1, "fault") && !k[1].name && !t->crash.unnamed);
 	OK(cuStreamSynchronize(stream[0]));
+
+	/* A graph has the names of its kernels, the most frequent first. */
+	CUfunction other;
+	CUgraph graph;
+	CUgraphExec exec;
+	char want[64];
+	OK(cuModuleGetFunction(&other, m, "other"));
+	OK(cuStreamBeginCapture_v2(stream[0], 0));
+	OK(cuLaunchKernel(other, 1, 1, 1, 1, 1, 1, 0, stream[0], NULL, NULL));
+	for (int i = 0; i < 3; i++)
+		OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream[0], (void *[]){&ns}, NULL));
+	OK(cuStreamEndCapture(stream[0], &graph));
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	k += 2;
+	snprintf(want, sizeof want, "graph 4 3x%08x 1x%08x", gs_note_id(spin), gs_note_id(other));
+	CHECK(k->id == gs_note_id(exec) && !strcmp(t->crash.names + k->name - 1, want));
 	OK(cuLaunchKernel(fault, 1, 1, 1, 1, 1, 1, 0, stream[0], (void *[]){&ns, &ns}, NULL));
 	CHECK(!t->trace.failed);
 	CHECK(cuStreamSynchronize(stream[0]) == CUDA_ERROR_ILLEGAL_ADDRESS && t->trace.failed == 700);

@@ -277,6 +277,21 @@ static void so_many_kernels_are_named(void)
 	CHECK(c->kernel[GS_KERNELS - 1].name && c->unnamed == 3);
 }
 
+/* Graphs have names beside kernels, and leave room for those. */
+static void graphs_are_named(void)
+{
+	const struct gs_crash *c = &((struct gs_traced *)trace)->crash;
+
+	gs_crash_named(1, "one");
+	gs_crash_graph(7, "graph 2 2x00000001");
+	gs_crash_graph(7, "graph 2 2x00000001");
+	CHECK(c->kernel[1].id == 7 && !strcmp(c->names + c->kernel[1].name - 1, "graph 2 2x00000001") && !c->kernel[2].name);
+	CHECK(gs_crash_knows(1) && !gs_crash_knows(2));
+	for (uint32_t i = 100; i < 100 + GS_KERNELS; i++)
+		gs_crash_graph(i, "graph 0");
+	CHECK(c->kernel[GS_GRAPHS_NAMED].name && !c->kernel[GS_GRAPHS_NAMED + 1].name);
+}
+
 /* The first fault that ends a context is told, and nothing that refuses one call. */
 static void a_fault_is_told(void)
 {
@@ -320,7 +335,7 @@ int main(int argc, char **argv)
 		TEST(an_old_block_is_left),
 		TEST(a_child_writes_nothing),
 		TEST(a_session_follows_another),
-		TEST(allocations_are_listed), TEST(brokers_may_be_older), TEST(kernels_are_named), TEST(so_many_kernels_are_named),
+		TEST(allocations_are_listed), TEST(brokers_may_be_older), TEST(kernels_are_named), TEST(graphs_are_named), TEST(so_many_kernels_are_named),
 		TEST(a_fault_is_told),
 		TEST(shared_memory_is_told),
 		TEST(the_clock_converts),

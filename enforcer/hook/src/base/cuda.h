@@ -282,6 +282,15 @@ typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_st {
 	CUdeviceptr dptr;
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
+typedef struct CUDA_KERNEL_NODE_PARAMS_v2_st {
+	CUfunction func;
+	unsigned grid[3], block[3], shared;
+	void **params, **extra;
+	CUkernel kern; /* if func is NULL */
+	void *ctx;
+} CUDA_KERNEL_NODE_PARAMS;
+_Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS) == 72, "as the driver has it");
+
 typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st CUDA_GRAPH_INSTANTIATE_PARAMS;
 typedef struct CUgraphExecUpdateResultInfo_st CUgraphExecUpdateResultInfo;
 typedef struct CUipcMemHandle_st CUipcMemHandle;

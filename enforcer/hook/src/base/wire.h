@@ -276,6 +276,8 @@ struct gs_trace {
 #define GS_ALLOCATIONS 4096
 #define GS_KERNELS 4096
 #define GS_NAME_BYTES 524288 /* of all names */
+#define GS_GRAPHS_NAMED 512        /* that have names among the kernels, and */
+#define GS_GRAPH_KERNELS 8   /* kernels of one in its name */
 
 /* GPU memory of the program. A place is taken again once it was freed, and others later than it. */
 struct gs_allocation {
@@ -284,7 +286,9 @@ struct gs_allocation {
 	uint64_t made_ns, freed_ns; /* CLOCK_MONOTONIC; freed_ns 0: it is there */
 };
 
-/* A kernel of which the program got a handle. Another one may have its id later. */
+/* A kernel of which the program got a handle. Another one may have its id later. So may an executable graph, whose name
+ * is "graph NODES COUNTxID ...": how many of its nodes launch kernels, and how many of these launch which one, by its
+ * id in 8 hexadecimal digits, those with the most nodes first. */
 struct gs_kernel {
 	uint64_t since_ns; /* of launches since then, CLOCK_MONOTONIC: when the program got the handle */
 	uint32_t id;      /* of its launches */

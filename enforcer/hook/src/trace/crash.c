@@ -20,6 +20,7 @@ static uint64_t unlisted;
 static struct gs_kernel named[GS_KERNELS];
 static char names[GS_NAME_BYTES];
 static unsigned kernels, bytes; /* of these */
+static unsigned graphs;         /* among them */
 static uint64_t unnamed;
 
 /* The address tells a reader that the rest is of one allocation. */
@@ -173,6 +174,25 @@ void gs_crash_same(uint32_t id, uint32_t as)
 	const char *name = name_of(as);
 	if (name)
 		put_name(id, name);
+	pthread_mutex_unlock(&lock);
+}
+
+bool gs_crash_knows(uint32_t id)
+{
+	pthread_mutex_lock(&lock);
+	bool is = name_of(id) != NULL;
+	pthread_mutex_unlock(&lock);
+	return is;
+}
+
+void gs_crash_graph(uint32_t id, const char *text)
+{
+	pthread_mutex_lock(&lock);
+	const char *is = name_of(id);
+	if (graphs < GS_GRAPHS_NAMED && !(is && !strcmp(is, text))) {
+		put_name(id, text);
+		graphs++;
+	}
 	pthread_mutex_unlock(&lock);
 }
 

@@ -32,6 +32,11 @@ static inline void gs_note_result(CUresult r)
  * it tells the name. */
 void gs_crash_named(uint32_t id, const char *name);
 void gs_crash_same(uint32_t id, uint32_t as); /* another handle of that kernel */
+bool gs_crash_knows(uint32_t id);             /* the kernel has a name */
+
+/* The program made an executable graph, whose launches have this id. The text is what a graph's name is, see
+ * struct gs_kernel. */
+void gs_crash_graph(uint32_t id, const char *text);
 
 /* What the session's trace lies in. */
 struct gs_traced {

@@ -1,8 +1,9 @@
-/* Executable graphs: what their memory nodes take. That is booked when a graph is
- * instantiated, uploaded or launched, because the driver may take it at any of
- * these. */
+/* Executable graphs: their kernels' names, and what their memory nodes take. That is
+ * booked when a graph is instantiated, uploaded or launched, because the driver may
+ * take it at any of these. */
 #include "wrappers/graphs.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/devices.h"
@@ -10,6 +11,7 @@
 #include "ledger/growers.h"
 #include "streams/markers.h"
 #include "trace/crash.h"
+#include "trace/trace.h"
 #include "wrappers/wrapped.h"
 
 /* Executable graphs with memory nodes. bytes is what they may take. kind is the
@@ -24,15 +26,44 @@ void gs_forked_graphs(void)
 	atomic_store(&count, 0);
 }
 
-/* The most that the allocation nodes of a graph and of its children ask for. */
-static uint64_t asked(CUgraph graph, int depth)
+#define KINDS 64  /* different kernels of a graph that are counted, the first ones */
+#define DEEP 8    /* graphs in each other that are looked into */
+
+/* What the nodes of a graph and of its children do. */
+struct contents {
+	uint64_t bytes; /* the most that its allocation nodes ask for */
+	unsigned nodes; /* that launch kernels */
+	unsigned kinds;
+	struct kind {
+		const void *function, *kernel; /* as the driver tells it: one of them is NULL */
+		unsigned nodes;
+	} kind[KINDS];
+};
+
+static void count_kernel(struct contents *c, CUgraphNode node)
 {
-	uint64_t sum = 0;
+	CUDA_KERNEL_NODE_PARAMS p = {0};
+	unsigned i = 0;
+
+	c->nodes++;
+	if (!gs_real.cuGraphKernelNodeGetParams_v2 || gs_real.cuGraphKernelNodeGetParams_v2(node, &p) != CUDA_SUCCESS)
+		return;
+	while (i < c->kinds && (c->kind[i].function != p.func || c->kind[i].kernel != p.kern))
+		i++;
+	if (i == KINDS)
+		return;
+	if (i == c->kinds)
+		c->kind[c->kinds++] = (struct kind){p.func, p.kern, 0};
+	c->kind[i].nodes++;
+}
+
+static void look_into(struct contents *c, CUgraph graph, int depth)
+{
 	size_t n = 0;
 
 	if (!gs_real.cuGraphGetNodes || !gs_real.cuGraphNodeGetType || !gs_real.cuGraphMemAllocNodeGetParams ||
 	    gs_real.cuGraphGetNodes(graph, NULL, &n) != CUDA_SUCCESS || n == 0)
-		return 0;
+		return;
 	CUgraphNode *node = calloc(n, sizeof *node);
 	if (!node || gs_real.cuGraphGetNodes(graph, node, &n) != CUDA_SUCCESS)
 		n = 0;
@@ -41,15 +72,41 @@ static uint64_t asked(CUgraph graph, int depth)
 		CUgraph child;
 		int type = -1;
 		gs_real.cuGraphNodeGetType(node[i], &type);
+		if (type == CU_GRAPH_NODE_TYPE_KERNEL)
+			count_kernel(c, node[i]);
 		if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
 		    gs_real.cuGraphMemAllocNodeGetParams(node[i], &params) == CUDA_SUCCESS)
-			sum = gs_product(sum + gs_product(params.bytesize, 1), 1);
-		if (type == CU_GRAPH_NODE_TYPE_GRAPH && depth < 8 && gs_real.cuGraphChildGraphNodeGetGraph &&
+			c->bytes = gs_product(c->bytes + gs_product(params.bytesize, 1), 1);
+		if (type == CU_GRAPH_NODE_TYPE_GRAPH && depth < DEEP && gs_real.cuGraphChildGraphNodeGetGraph &&
 		    gs_real.cuGraphChildGraphNodeGetGraph(node[i], &child) == CUDA_SUCCESS)
-			sum = gs_product(sum + asked(child, depth + 1), 1);
+			look_into(c, child, depth + 1);
 	}
 	free(node);
-	return sum;
+}
+
+/* The id with which a kernel has its name. */
+static uint32_t id_of(const struct kind *k)
+{
+	return gs_note_id(k->kernel && (!k->function || !gs_crash_knows(gs_note_id(k->function))) ? k->kernel
+		: k->function);
+}
+
+static int more_nodes(const void *a, const void *b)
+{
+	const struct kind *x = a, *y = b;
+	return (x->nodes < y->nodes) - (x->nodes > y->nodes);
+}
+
+/* Names the executable graph by its kernels. */
+static void name(CUgraphExec exec, struct contents *c)
+{
+	char text[32 + GS_GRAPH_KERNELS * 20];
+	int end = snprintf(text, sizeof text, "graph %u", c->nodes);
+
+	qsort(c->kind, c->kinds, sizeof *c->kind, more_nodes);
+	for (unsigned i = 0; i < c->kinds && i < GS_GRAPH_KERNELS; i++)
+		end += snprintf(text + end, sizeof text - (size_t)end, " %ux%08x", c->kind[i].nodes, id_of(&c->kind[i]));
+	gs_crash_graph(gs_note_id(exec), text);
 }
 
 static int shrinks_of(const struct gs_grower *g)
@@ -72,16 +129,30 @@ static bool begin(struct gs_graph_memory *m, uint64_t need, int launched)
 	return false;
 }
 
-static bool instantiates(struct gs_graph_memory *m, CUgraph graph)
+/* A graph that is being instantiated. */
+struct instance {
+	struct gs_graph_memory memory;
+	struct contents contents;
+};
+
+static bool instantiates(struct instance *i, CUgraph graph)
 {
+	struct gs_graph_memory *m = &i->memory;
+
 	*m = (struct gs_graph_memory){.gpu = gs_claim_gpu()};
-	if (m->gpu < 0 || !(m->bytes = asked(graph, 0)))
+	i->contents.bytes = i->contents.nodes = i->contents.kinds = 0;
+	look_into(&i->contents, graph, 0);
+	if (m->gpu < 0 || !(m->bytes = i->contents.bytes))
 		return true;
 	return begin(m, m->bytes, 0);
 }
 
-static CUresult instantiated(struct gs_graph_memory *m, CUgraphExec *exec, CUresult r)
+static CUresult instantiated(struct instance *i, CUgraphExec *exec, CUresult r)
 {
+	struct gs_graph_memory *m = &i->memory;
+
+	if (r == CUDA_SUCCESS)
+		name(*exec, &i->contents);
 	if (!m->graphs)
 		return r;
 	bool paid = gs_grew(&m->claim, m->graphs);
@@ -130,52 +201,52 @@ void gs_graph_ran(struct gs_graph_memory *m, CUgraphExec exec, CUresult r)
 
 CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log, size_t room)
 {
-	struct gs_graph_memory m;
+	struct instance i;
 
 	GS_WHOLE(cuGraphInstantiate);
-	if (!instantiates(&m, graph))
+	if (!instantiates(&i, graph))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	return instantiated(&m, exec, gs_real.cuGraphInstantiate(exec, graph, node, log, room));
+	return instantiated(&i, exec, gs_real.cuGraphInstantiate(exec, graph, node, log, room));
 }
 
 CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log, size_t room)
 {
-	struct gs_graph_memory m;
+	struct instance i;
 
 	GS_WHOLE(cuGraphInstantiate_v2);
-	if (!instantiates(&m, graph))
+	if (!instantiates(&i, graph))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	return instantiated(&m, exec, gs_real.cuGraphInstantiate_v2(exec, graph, node, log, room));
+	return instantiated(&i, exec, gs_real.cuGraphInstantiate_v2(exec, graph, node, log, room));
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
-	struct gs_graph_memory m;
+	struct instance i;
 
 	GS_WHOLE(cuGraphInstantiateWithFlags);
-	if (!instantiates(&m, graph))
+	if (!instantiates(&i, graph))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	return instantiated(&m, exec, gs_real.cuGraphInstantiateWithFlags(exec, graph, flags));
+	return instantiated(&i, exec, gs_real.cuGraphInstantiateWithFlags(exec, graph, flags));
 }
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
-	struct gs_graph_memory m;
+	struct instance i;
 
 	GS_WHOLE(cuGraphInstantiateWithParams);
-	if (!instantiates(&m, graph))
+	if (!instantiates(&i, graph))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	return instantiated(&m, exec, gs_real.cuGraphInstantiateWithParams(exec, graph, params));
+	return instantiated(&i, exec, gs_real.cuGraphInstantiateWithParams(exec, graph, params));
 }
 
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
-	struct gs_graph_memory m;
+	struct instance i;
 
 	GS_WHOLE(cuGraphInstantiateWithParams_ptsz);
-	if (!instantiates(&m, graph))
+	if (!instantiates(&i, graph))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	return instantiated(&m, exec, gs_real.cuGraphInstantiateWithParams_ptsz(exec, graph, params));
+	return instantiated(&i, exec, gs_real.cuGraphInstantiateWithParams_ptsz(exec, graph, params));
 }
 
 static CUresult upload(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream)
