@@ -16,6 +16,7 @@ const (
 	busyFor     = 2 * time.Second  // since its GPU was last seen with work, while the process counts as blocked (TestBoundaries)
 	placeLooks  = 3                // looks until a hang is told without the place of its culprit: an alert is sent once (TestCulprits)
 	flightLooks = 4                // processes of an owner of which one look reads what is in flight (TestEndlessWork)
+	placeTries  = 3                // readings of where a culprit stands, until all of it is read (no test)
 	placeTime   = 30 * time.Second // for reading where a culprit stands, with the readings of others before it (no test)
 )
 

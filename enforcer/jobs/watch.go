@@ -132,8 +132,17 @@ func children(dir string, left *int) (all []int) {
 func (o *Observer) where(pid int, reason string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), placeTime)
 	defer cancel()
-	p, err := stack.Of(ctx, pid, stack.Options{Procfs: o.procfs()})
-	if err != nil || p == nil || len(p.Threads) == 0 {
+	var p *stack.Process
+	for range placeTries { // a busy host lets a reading be late
+		some, err := stack.Of(ctx, pid, stack.Options{Procfs: o.procfs()})
+		if err == nil && some != nil && len(some.Threads) > 0 {
+			p = some
+		}
+		if p != nil && p.Problem == "" || ctx.Err() != nil {
+			break
+		}
+	}
+	if p == nil {
 		return ""
 	}
 	t := p.Threads[max(0, slices.IndexFunc(p.Threads, func(t stack.Thread) bool { return t.TID == pid }))]
