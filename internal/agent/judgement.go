@@ -175,7 +175,12 @@ func idOf(name string) string {
 func (j *judgement) events(w http.ResponseWriter, r *http.Request) {
 	if query := r.URL.Query(); query.Has("check") {
 		for i, name := range query["check"] {
-			query["check"][i] = idOf(name)
+			c, err := health.Named(name)
+			if err != nil {
+				http.Error(w, "check: "+err.Error(), http.StatusBadRequest)
+				return
+			}
+			query["check"][i] = c.ID
 		}
 		r = r.Clone(r.Context())
 		r.URL.RawQuery = query.Encode()

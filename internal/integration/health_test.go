@@ -98,6 +98,9 @@ func TestFaultIsReportedAndAcknowledged(t *testing.T) {
 		t.Errorf("the ack: status %d, %s", status, out)
 	}
 	eventually(t, "the alert is resolved", func() bool { return am.fires("GPULost") == nil })
+	if status, text := a.get("/api/v1/events?check=gpu_lots"); status != http.StatusBadRequest || !strings.Contains(text, "did you mean gpu_lost?") {
+		t.Errorf("events of a check that is not there: %d %s", status, text)
+	}
 	if _, text := a.get("/api/v1/events?kind=ack&check=GPULost"); !strings.Contains(text, "Acknowledged by uid ") {
 		t.Errorf("the journal does not say who acknowledged it: %s", text)
 	}
