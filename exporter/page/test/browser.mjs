@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
 
-export const patience = 90_000; // milliseconds until a test gives up waiting: a busy machine takes its time
+export const patience = 180_000; // milliseconds until a test gives up waiting: a busy machine takes its time
 
 // test runs body with a browser, whose profile is its own, and what stands on
 // the command line.

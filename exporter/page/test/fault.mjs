@@ -32,17 +32,21 @@ function late() {
   }, each);
 }
 
-await test(async (browser, url) => {
+// before opens the page of a host and returns it if the fault is still to come.
+async function before(browser, url) {
   const page = await open(browser, url);
   assert.equal(await page.locator("[data-gpu]").count(), 4);
-  assert.equal(
-    await page.locator(ill).count(),
-    0,
-    "the fault was there before the page: the machine is too slow for this test",
-  );
-
   await changes(page, field(0, "power"));
   await changes(page, '[data-field="pulse"]');
+  if ((await page.locator(ill).count()) === 0) return page;
+  await page.context().close();
+}
+
+await test(async (browser, soon, later) => {
+  let url = soon;
+  let page = await before(browser, url);
+  if (!page) page = await before(browser, (url = later));
+  assert.ok(page, "both hosts had the fault before the page: the machine is too slow for this test");
 
   await page.evaluate(late);
   const [[told, slowest], seen] = await Promise.all([known(url), page.waitForSelector(ill).then(() => Date.now())]);
