@@ -34,7 +34,8 @@ const (
 	mostEarly    = 16               // XIDs of no known session
 	mostWrites   = 4                // records written at one Look
 	mostGraphs   = 16               // that are named in one snapshot
-	mostInFlight = 3                // kernels and graphs that InFlight names
+	mostInFlight = 3                // kernels and graphs that InFlight names,
+	mostName     = 200              // in so many bytes each
 	few          = 2048             // events that are read for the last launches, unless there are too few of those
 )
 
@@ -258,8 +259,8 @@ func InFlight(t broker.Traced, at int64) string {
 	}
 	var names []string
 	for _, of := range order[:min(len(order), mostInFlight)] {
-		name := cmp.Or(symbol.Launched(t.Crash, last[of]), wire.Unnamed(of.kind, of.id))
-		names = append(names, symbol.Long(name))
+		name := symbol.Long(cmp.Or(symbol.Launched(t.Crash, last[of]), wire.Unnamed(of.kind, of.id)))
+		names = append(names, name[:min(len(name), mostName)]) // the process chose it
 	}
 	switch n := len(order) - len(names); {
 	case n > 0:
