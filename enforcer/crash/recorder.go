@@ -240,29 +240,28 @@ func take(t broker.Traced, at int64, crashed bool) *snapshot {
 	return s
 }
 
-// InFlight names what the process of a trace launched and may not have ended by a time (CLOCK_MONOTONIC, ns), the last
-// ones first; it is empty if nothing is known.
+// InFlight names what the process of a trace launched and may not have ended by a time (CLOCK_MONOTONIC, ns), the first
+// ones first: a stream runs them in this order. It is empty if nothing is known.
 func InFlight(t broker.Traced, at int64) string {
 	c, ok := t.Trace.LastClock()
 	if !ok {
 		return ""
 	}
 	all := t.Trace.Last(c, few, at)
-	last := map[launched]wire.Event{}
-	var order []launched
+	known := map[launched]bool{}
+	var first []wire.Event
 	ended := endings(all, at)
-	for _, e := range slices.Backward(all) {
-		of := launched{e.Kind, e.ID}
-		if _, known := last[of]; launches(e) && !known && ended.mayRun(e) {
-			last[of], order = e, append(order, of)
+	for _, e := range all {
+		if of := (launched{e.Kind, e.ID}); launches(e) && !known[of] && ended.mayRun(e) {
+			known[of], first = true, append(first, e)
 		}
 	}
 	var names []string
-	for _, of := range order[:min(len(order), mostInFlight)] {
-		name := symbol.Long(cmp.Or(symbol.Launched(t.Crash, last[of]), wire.Unnamed(of.kind, of.id)))
+	for _, e := range first[:min(len(first), mostInFlight)] {
+		name := symbol.Long(cmp.Or(symbol.Launched(t.Crash, e), wire.Unnamed(e.Kind, e.ID)))
 		names = append(names, name[:min(len(name), mostName)]) // the process chose it
 	}
-	switch n := len(order) - len(names); {
+	switch n := len(first) - len(names); {
 	case n > 0:
 		return "in flight: " + strings.Join(names, ", ") + orOthers(n)
 	case len(names) > 0:
