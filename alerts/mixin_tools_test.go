@@ -5,6 +5,7 @@ package alerts
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -100,6 +101,78 @@ func TestMixinIsConfigured(t *testing.T) {
 	fixture.Equal(t, strings.Join(objectives, " "), "vector(0.99) vector(0.99) vector(0.9)", "objectives")
 }
 
+// What byAlert reads of a file of rules, and of one of their tests.
+type (
+	rulesOf struct {
+		Groups []struct {
+			Name     string
+			Interval string           `yaml:",omitempty"`
+			Rules    []map[string]any // with alert, or record
+		}
+	}
+	testsOf struct {
+		RuleFiles []string         `yaml:"rule_files"`
+		Interval  string           `yaml:"evaluation_interval"`
+		Tests     []map[string]any // with alert_rule_test
+	}
+)
+
+// parsed returns the content of a YAML file.
+func parsed[T any](t *testing.T, path string) (v T) {
+	t.Helper()
+	fixture.Must(t, yaml.Unmarshal(fixture.Value(os.ReadFile(path))(t), &v))
+	return v
+}
+
+// byAlert writes the tests of each alert into a file, and its rule into another, beside what is recorded. It returns the
+// tests' files; that of all, if they are of few alerts. promtool evaluates all rules of a file in each of its tests: a
+// minute for the largest file.
+func byAlert(t *testing.T, path string) (all []string) {
+	t.Helper()
+	dir, file := t.TempDir(), parsed[testsOf](t, path)
+	tests := map[string][]map[string]any{}
+	for _, test := range file.Tests {
+		looks := map[string][]any{}
+		all, _ := test["alert_rule_test"].([]any)
+		for _, look := range all {
+			name := look.(map[string]any)["alertname"].(string)
+			looks[name] = append(looks[name], look)
+		}
+		for name, some := range looks {
+			one := maps.Clone(test)
+			one["alert_rule_test"] = some
+			tests[name] = append(tests[name], one)
+		}
+	}
+	if len(tests) < 20 {
+		return []string{path}
+	}
+	for name, of := range tests {
+		one := testsOf{Interval: file.Interval, Tests: of}
+		for i, rules := range file.RuleFiles {
+			few := parsed[rulesOf](t, filepath.Join(filepath.Dir(path), rules))
+			for g := range few.Groups {
+				few.Groups[g].Rules = slices.DeleteFunc(few.Groups[g].Rules, func(r map[string]any) bool {
+					return r["alert"] != nil && r["alert"] != name
+				})
+			}
+			one.RuleFiles = append(one.RuleFiles, fmt.Sprintf("%s.%d.rules.yml", name, i))
+			fixture.Rewrite(t, filepath.Join(dir, one.RuleFiles[i]), string(fixture.Value(yaml.Marshal(few))(t)))
+		}
+		all = append(all, filepath.Join(dir, name+".rules.test.yml"))
+		fixture.Rewrite(t, all[len(all)-1], string(fixture.Value(yaml.Marshal(one))(t)))
+	}
+	return all
+}
+
+// promtool runs it, and fails with what it says.
+func promtool(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command("promtool", args...).CombinedOutput(); err != nil {
+		t.Errorf("promtool (make tools installs it): %v\n%.4000s", err, out)
+	}
+}
+
 // TestPromtool checks the rules and runs their tests with promtool.
 func TestPromtool(t *testing.T) {
 	t.Parallel()
@@ -109,10 +182,11 @@ func TestPromtool(t *testing.T) {
 		for _, name := range files {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				out, err := exec.Command("promtool", command, "rules", name).CombinedOutput()
-				if err != nil {
-					t.Errorf("promtool (make tools installs it): %v\n%s", err, out)
+				all := []string{name}
+				if command == "test" {
+					all = byAlert(t, name)
 				}
+				promtool(t, append([]string{command, "rules"}, all...)...)
 			})
 		}
 	}
