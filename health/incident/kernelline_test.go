@@ -2,7 +2,6 @@ package incident
 
 import (
 	"fmt"
-	"os"
 	"regexp/syntax"
 	"slices"
 	"strings"
@@ -14,14 +13,7 @@ import (
 )
 
 // lines returns lines of kernels in a file: what each is a sign of, the text, and its values.
-func lines(t testing.TB, file string) (all [][]string) {
-	t.Helper()
-	text := fixture.Value(os.ReadFile("testdata/" + file + ".tsv"))(t)
-	for line := range strings.Lines(string(text)) {
-		all = append(all, strings.Split(strings.TrimSuffix(line, "\n"), "\t"))
-	}
-	return all
-}
+func lines(t testing.TB, file string) [][]string { return fixture.Rows(t, "testdata/"+file+".tsv") }
 
 func TestLinesOfTheKernel(t *testing.T) {
 	seen := map[string]bool{}

@@ -5,7 +5,6 @@ import (
 	"math"
 	"os"
 	"strconv"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,10 +18,8 @@ import (
 // table reads a recording: its rows by the first column.
 func table(t *testing.T, name string) map[string][]string {
 	t.Helper()
-	text := fixture.Value(os.ReadFile("testdata/" + name))(t)
 	rows := map[string][]string{}
-	for line := range strings.Lines(string(text)) {
-		cells := strings.Split(strings.TrimRight(line, "\n"), "\t")
+	for _, cells := range fixture.Rows(t, "testdata/"+name) {
 		rows[cells[0]] = cells
 	}
 	return rows
