@@ -2,6 +2,7 @@ package health
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -52,23 +53,27 @@ func (d *detection) begin() time.Duration {
 	return first
 }
 
-// detections reads testdata/detect.
-func detections(t *testing.T) (all []*detection) {
+// elements reads the elements of files of YAML that a pattern matches.
+func elements[T any](t *testing.T, pattern string) (all []*T) {
 	t.Helper()
-	files, err := filepath.Glob("testdata/detect/*.yml")
+	files, err := filepath.Glob(pattern)
 	fixture.Need(t, err != nil || len(files) == 0, false, "%d files, %v", len(files), err)
 	for _, file := range files {
-		text := fixture.Value(os.ReadFile(file))(t)
-		var these []*detection
-		d := yaml.NewDecoder(bytes.NewReader(text))
+		var these []*T
+		d := yaml.NewDecoder(bytes.NewReader(fixture.Value(os.ReadFile(file))(t)))
 		d.KnownFields(true)
 		fixture.Need(t, d.Decode(&these), nil, "%s", file)
-		for _, d := range these {
-			if d.Find.Check == "" {
-				d.Find.Check = d.Row
-			}
-			all = append(all, d)
-		}
+		all = append(all, these...)
+	}
+	return all
+}
+
+// detections reads testdata/detect.
+func detections(t *testing.T) []*detection {
+	t.Helper()
+	all := elements[detection](t, "testdata/detect/*.yml")
+	for _, d := range all {
+		d.Find.Check = cmp.Or(d.Find.Check, d.Row)
 	}
 	return all
 }

@@ -33,7 +33,7 @@
 //
 // Alarms must be true. make truth simulates a thousand days of healthy hosts, whose author had
 // not seen the checks (world_*_test.go). detect_test.go has a scenario for each check, which
-// must find it and nothing else. causes_test.go pairs faults with healthy causes that look
+// must find it and nothing else. testdata/causes.yml pairs faults with healthy causes that look
 // like them.
 //
 // Begin with Check in check.go, a row of checks_thermal.go, and Eval in engine.go.

@@ -1,20 +1,16 @@
 package health
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"go.yaml.in/yaml/v3"
 
 	"gpusteward/collectors"
 	_ "gpusteward/collectors/all"
@@ -265,11 +261,7 @@ const foundToday = 87
 
 // findAll tests one of n faults, and returns the results, nil for the others.
 func findAll(t *testing.T, n int) []*found {
-	text := fixture.Value(os.ReadFile("testdata/world/faults.yml"))(t)
-	var faults []*worldFault
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.KnownFields(true)
-	fixture.Must(t, d.Decode(&faults))
+	faults := elements[worldFault](t, "testdata/world/faults.yml")
 	all := make([]*found, len(faults))
 	t.Run("each", func(t *testing.T) {
 		for i, f := range faults {
