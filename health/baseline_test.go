@@ -3,6 +3,7 @@ package health
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -351,54 +352,30 @@ func TestAcknowledgedAbsenceIsNormal(t *testing.T) {
 // TestAbsent checks which GPUs count as absent: each listed one is told by its module, or by L for a card of another
 // model.
 func TestAbsent(t *testing.T) {
-	for name, c := range map[string]struct {
-		listed                    string
-		onBus, withheld, switches float64 // -1: the bus is not visible
-		mode                      string
-		want                      float64
-	}{
-		"eight":                                  {"12345678", 8, 0, 4, "none", 0},
-		"seven of eight":                         {"1234567", 7, 0, 4, "none", 1},
-		"seven of eight on the bus":              {"1234567", 8, 0, 4, "none", 1},
-		"six of eight, seven on the bus":         {"123456", 7, 0, 4, "host_vgpu", 2},
-		"fifteen of sixteen":                     {"123456781234567", 15, 0, 12, "none", 1},
-		"eight and a card":                       {"12345678L", 9, 0, 4, "none", 0},
-		"seven of eight and a card":              {"1234567L", 8, 0, 4, "none", 1},
-		"a place between others":                 {"1235678", 7, 0, 0, "none", 1},
-		"two places between others of four":      {"145", 3, 0, 0, "none", 1},
-		"two places, one GPU on the bus":         {"124678", 7, 0, 0, "none", 1},
-		"three boards without switches":          {"123", 3, 0, 0, "none", 0},
-		"thirteen that are simulated":            {"1234567812345", 13, 0, 0, "none", 0},
-		"nineteen with switches":                 {"1234567812345678123", 19, 0, 12, "none", 0},
-		"a virtual machine of three":             {"124", 3, 0, 4, "pass_through", 0},
-		"a virtual machine of seven":             {"1235678", 7, 0, 4, "pass_through", 0},
-		"vGPUs":                                  {"12346", 5, 0, 1, "vgpu", 0},
-		"nobody tells whether it is virtual":     {"1234567", 7, 0, 4, "", 0},
-		"a container with three of eight":        {"124", 8, 5, 4, "none", 0},
-		"a container with two of three, by four": {"12", 4, 1, 0, "none", 1},
-		"a container without a bus":              {"124", -1, 0, 0, "none", 0},
-	} {
-		all := []collectors.Sample{{Metric: collectors.Devices, Value: float64(len(c.listed))},
-			{Metric: links.PCIDevices, Labels: []string{"nvswitch"}, Value: c.switches},
-			{Metric: links.PCIDevicesWithheld, Value: c.withheld}}
-		if c.onBus >= 0 {
-			all = append(all, collectors.Sample{Metric: links.PCIDevices, Labels: []string{"gpu"}, Value: c.onBus})
+	for _, c := range fixture.Rows(t, "testdata/absent.tsv") {
+		name, listed, mode := c[0], c[1], strings.TrimPrefix(c[5], "-")
+		number := func(i int) float64 { return fixture.Value(strconv.ParseFloat(c[i], 64))(t) }
+		all := []collectors.Sample{{Metric: collectors.Devices, Value: float64(len(listed))},
+			{Metric: links.PCIDevices, Labels: []string{"nvswitch"}, Value: number(4)},
+			{Metric: links.PCIDevicesWithheld, Value: number(3)}}
+		if onBus := number(2); onBus >= 0 {
+			all = append(all, collectors.Sample{Metric: links.PCIDevices, Labels: []string{"gpu"}, Value: onBus})
 		}
-		for i, module := range strings.Split(c.listed, "") {
+		for i, module := range strings.Split(listed, "") {
 			info, gpu := make([]string, len(device.Info.Labels)), fmt.Sprint(i)
 			info[0], info[1], info[infoLabel("name")], info[infoLabel("module_id")] = gpu, "GPU-"+gpu, "H100", module
 			if module == "L" {
 				info[infoLabel("name")] = "L4"
 			}
 			all = append(all, collectors.Sample{Metric: device.Info, Labels: info, Value: 1})
-			if c.mode != "" {
-				all = append(all, on(gpu, device.VirtualizationInfo, 1, c.mode))
+			if mode != "" {
+				all = append(all, on(gpu, device.VirtualizationInfo, 1, mode))
 			}
 		}
 		slices.SortStableFunc(all, func(a, b collectors.Sample) int { return strings.Compare(a.Metric.Name, b.Metric.Name) })
 		s := derived.NewSnapshot(all)
 		baselines{}.absent(s)
-		fixture.Equal(t, valueOf(s, DevicesAbsent, ""), c.want, "%s: absent GPUs", name)
+		fixture.Equal(t, valueOf(s, DevicesAbsent, ""), number(6), "%s: absent GPUs", name)
 	}
 }
 
