@@ -19,126 +19,15 @@ const (
 	raw = "1b4e28ba_2fa1_11d2_883f_0016d3cca427" // the same in systemd's form
 )
 
-// TestParseCgroup holds paths of real hosts: content, key, and other fields that matter.
+// TestParseCgroup holds the keys in testdata/cgroups.tsv.
 func TestParseCgroup(t *testing.T) {
-	podKey, containerKey := "pod:"+uid+"/"+id1, "container:"+id1
-	pods := "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + raw + ".slice/"
-	for _, test := range []struct{ content, want string }{
-		// Kubernetes
-		{pods + "cri-containerd-" + id1 + ".scope", podKey},
-		{pods + "crio-" + id1 + ".scope", podKey},
-		{pods + "crio-" + id1 + ".scope/container", podKey},
-		{pods + "docker-" + id1 + ".scope", podKey},
-		{pods + "crio-conmon-" + id1 + ".scope", "pod:" + uid},
-		{pods + "cri-containerd-" + id1 + ".scope/kubepods/podffffffffffffffffffffffffffffffff/" + id2, podKey},
-		{"0::/kubepods.slice/kubepods-pod" + raw + ".slice/cri-containerd-" + id1 + ".scope", podKey},
-		{"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + strings.ReplaceAll(uid, "-", "") +
-			".slice/crio-" + id1 + ".scope",
-			"pod:" + strings.ReplaceAll(uid, "-", "") + "/" + id1},
-		{"0::/kubepods/burstable/pod" + uid + "/" + id1, podKey},
-		{"0::/kubepods/pod" + uid + "/" + id1, podKey},
-		{"11:devices:/kubepods/besteffort/pod" + uid + "/" + id1 + "\n1:name=systemd:/kubepods/besteffort/pod" + uid +
-			"/" + id1 + "\n0::/", podKey},
-		{"5:devices:/system.slice/containerd.service/kubepods-burstable-pod" + raw + ".slice:cri-containerd:" + id1,
-			podKey},
-		{"5:devices:/kubepods-burstable-pod" + raw + ".slice:cri-containerd:" + id1, podKey},
-		{"5:devices:/system.slice/snap.microk8s.daemon-containerd.service/kubepods-besteffort-pod" + raw +
-			".slice:cri-containerd:" + id1, podKey},
-		{"0::/system.slice/k0sworker.service/kubepods/burstable/pod" + uid + "/" + id1, podKey},
-		{"0::/system.slice/snap.k8s.kubelet.service/kubepods/pod" + uid + "/" + id1, podKey},
-		{"0::/system.slice/snap.docker.dockerd.service/docker/" + id1, containerKey},
-		{"0::/system.slice/snap.web.nginx.service/docker/" + id1, "unit:snap.web.nginx.service"},
-		{"0::/../../kubepods-besteffort-pod" + raw + ".slice/cri-containerd-" + id1 + ".scope", podKey},
-		{"0::/../cri-containerd-" + id1 + ".scope", containerKey},
-		{"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod" + raw + ".slice/cri-containerd-" + id1 +
-			".scope", podKey},
-		{"0::/docker/" + id1 + "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod" + raw +
-			".slice/cri-containerd-" + id2 + ".scope", containerKey},
-		// Docker, Podman, containerd, others
-		{"0::/docker/" + id1, containerKey},
-		{"0::/system.slice/docker-" + id1 + ".scope", containerKey},
-		{"0::/system.slice/docker-" + id1 + ".scope/init.scope", containerKey},
-		{"0::/system.slice/docker.service", "unit:docker.service"},
-		{"0::/system.slice:docker:" + id1, containerKey},
-		{"0::/machine.slice/libpod-" + id1 + ".scope/container", containerKey},
-		{"0::/machine.slice/machine-libpod_pod_" + id2 + ".slice/libpod-" + id1 + ".scope", containerKey},
-		{"0::/machine.slice/libpod-conmon-" + id1 + ".scope", "unit:libpod-conmon-" + id1 + ".scope"},
-		{"0::/libpod_parent/libpod-" + id1, containerKey},
-		{"0::/libpod_parent/" + id2 + "/libpod-" + id1, containerKey},
-		{"0::/docker/" + id1 + "/libpod_parent/" + id2 + "/libpod-" + id2, containerKey},
-		{"0::/system.slice/nerdctl-" + id1 + ".scope", containerKey},
-		{"0::/default/" + id1, containerKey},
-		{"0::/k8s.io/" + id1, containerKey},
-		{"0::/default/trainer", "container:trainer"},
-		{"0::/actions_job/" + id1, containerKey},
-		{"0::/ecs/0123456789abcdef/" + id1, containerKey},
-		{"0::/lxc.payload.web/system.slice/nginx.service", "container:web"},
-		{"5:devices:/lxc/web\n1:name=systemd:/lxc/web/init.scope", "container:web"},
-		{`0::/machine.slice/machine-qemu\x2d1\x2dvm.scope/libvirt/emulator`, `container:qemu\x2d1\x2dvm`},
-		{"0::/machine.slice/systemd-nspawn@box.service/payload/system.slice/sshd.service", "container:box"},
-		// Slurm
-		{"0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0", "slurm:123.0"},
-		{"0::/system.slice/node7_slurmstepd.scope/job_123/step_batch/user/task_0", "slurm:123.batch"},
-		{"0::/system.slice/slurmstepd.scope/job_123/step_extern/user/task_special", "slurm:123.extern"},
-		{"0::/system.slice/slurmstepd.scope/job_123", "slurm:123"},
-		{"0::/system.slice/slurmstepd.scope/system", "unit:slurmstepd.scope"},
-		{"5:devices:/slurm/uid_1000/job_123/step_batch/task_0\n4:memory:/slurm/uid_1000/job_123\n" +
-			"1:name=systemd:/system.slice/slurmd.service", "slurm:123.batch"},
-		{"5:freezer:/slurm_node7/uid_1000/job_123/step_1\n1:name=systemd:/user.slice/user-1000.slice/session-3.scope",
-			"slurm:123.1"},
-		{"0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0/libpod-" + id1 + ".scope", "slurm:123.0"},
-		{"0::/system.slice/slurmstepd.scope/s7QANTV3WPV400/step_0/user/task_0", "slurm:s7QANTV3WPV400.0"},
-		{"0::/system.slice/slurmstepd.scope/s7QANTV3Z8H100/step_0+1/user/task_0/docker-" + id1 + ".scope",
-			"slurm:s7QANTV3Z8H100.0+1"},
-		{"0::/hpc.slice/hpc-jobs.slice/n1_slurmstepd.scope/s7QANTV3WPV400/step_interactive/user/task_special",
-			"slurm:s7QANTV3WPV400.interactive"},
-		{"0::/hpc.slice/slurmstepd.scope/job_123/step_extern/user/task_0", "slurm:123.extern"},
-		{"0::/system.slice/slurmstepd.scope/s7QANTV3WPV400", "slurm:s7QANTV3WPV400"},
-		{"0::/system.slice/slurmstepd.scope/later-name/step_batch/user", "slurm:later-name.batch"},
-		{"0::/system.slice/slurmstepd.scope/s7QANTV3WPV400/step_0/slurm", "unit:slurmstepd.scope"},
-		{"0::/system.slice/slurmstepd.scope/job_123/step_batch/slurm", "unit:slurmstepd.scope"},
-		{"0::/docker/" + id1 + "/system.slice/slurmstepd.scope/s7QANTV3WPV400/step_0/user/task_0", containerKey},
-		// other batch systems
-		{"0::/pbs_jobs.service/jobs/12345.pbs", "job:pbs/12345.pbs"},
-		{"5:devices:/pbs_jobs.service/jobid/12[3].pbs1/sub\n1:name=systemd:/system.slice/pbs.service", "job:pbs/12[3].pbs1"},
-		{"5:devices:/pbspro.slice/pbspro-12345.pbs.slice", "job:pbs/12345.pbs"},
-		{"5:devices:/pbspro/12345.pbs", "job:pbs/12345.pbs"},
-		{"0::/pbs_jobs.service/jobs", "unit:pbs_jobs.service"},
-		{"0::/system.slice/htcondor/condor_var_lib_condor_execute_slot1_23@node7/x", "job:htcondor/slot1_23@node7"},
-		{"5:memory:/htcondor/condor_scratch_slot1", "job:htcondor/slot1"},
-		{"0::/htcondor/condor_scratch_backfill1_1@n1", "job:htcondor/backfill1_1@n1"},
-		{"5:cpuset:/lsf/c1/job.50.9877.1396900413", "job:lsf/50"},
-		{"5:cpuset:/lsf/c1/job.50.3.9877.1396900413", "job:lsf/50.3"},
-		{"0::/system.slice/web.service/pbs_jobs.service/jobs/1.pbs", "unit:web.service"},
-		{"0::/system.slice/lsfd.service/lsf/c1/job.50.9877.1396900413", "unit:lsfd.service"},
-		{"5:cpuset:/torque/123.srv\n1:name=systemd:/system.slice/pbs_mom.service", "unit:pbs_mom.service"},
-		// systemd
-		{"0::/system.slice/sshd.service", "unit:sshd.service"},
-		{"0::/system.slice/system-getty.slice/getty@tty1.service", "unit:getty@tty1.service"},
-		{"0::/init.scope", "unit:init.scope"},
-		{"0::/system.slice/web.service/sshd.service", "unit:web.service"},
-		{"0::/system.slice/web.service/kubepods/pod" + uid + "/" + id1, "unit:web.service"},
-		// users
-		{"0::/user.slice/user-1000.slice/session-3.scope", "user:1000"},
-		{"0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-x.scope", "user:1000"},
-		{"0::/../../user-1000.slice/session-3.scope", "user:1000"},
-		{"0::/user.slice/user-1000.slice/user@1000.service/user.slice/docker-" + id1 + ".scope",
-			"container:1000/" + id1},
-		{"0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-" + id1 + ".scope/container",
-			"container:1000/" + id1},
-		{"0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod_parent/" + id2 + "/libpod-" + id1,
-			"container:1000/" + id1},
-		{"0::/user.slice/user-1000.slice/user@1000.service/kubepods/pod" + uid + "/" + id1, "container:1000/" + id1},
-		{"0::/user.slice/user-1000.slice/user@1000.service/slurmstepd.scope/s7QANTV3WPV400/step_0", "user:1000"},
-		{"12:cpu:/\n1:name=systemd:/user.slice/user-1000.slice/session-3.scope", "user:1000"},
-		{"0::/", "user:7"},
-		{"", "user:7"},
-		{"nonsense", "user:7"},
-		{"0::/mygroup", "user:7"},
-	} {
-		if got := ParseCgroup(test.content+"\n", 7); got.Key != test.want ||
+	names := strings.NewReplacer("{id1}", id1, "{id2}", id2, "{uid}", uid, "{raw}", raw, "{bare}",
+		strings.ReplaceAll(uid, "-", ""), `\n`, "\n")
+	for _, row := range fixture.Rows(t, "testdata/cgroups.tsv") {
+		want, content := names.Replace(row[0]), names.Replace(strings.Join(row[1:], ""))
+		if got := ParseCgroup(content+"\n", 7); got.Key != want ||
 			!strings.HasPrefix(got.Key, got.Kind+":") || got.UID != 7 {
-			t.Errorf("%s\nis  %+v,\nnot %s", test.content, got, test.want)
+			t.Errorf("%s\nis  %+v,\nnot %s", content, got, want)
 		}
 	}
 }

@@ -64,68 +64,26 @@ func TestExplain(t *testing.T) {
 		"proc/self/attr/current": text("unconfined\n")}
 	restricted := fstest.MapFS{"proc/sys/kernel/dmesg_restrict": text("1\n")}
 	both := Reads | Writes
-	for name, c := range map[string]struct {
-		me   string
-		more fstest.MapFS
-		path string
-		err  error
-		ways int
-		want string // "" means that there is nothing to say
-	}{
-		"the group may": {ordinary, nil, "/dev/render", unix.EACCES, both,
-			"/dev/render belongs to root, group render, mode 0660, and this process runs as gpusteward: " +
-				"SupplementaryGroups=render in the unit gives gpusteward access"},
-		"only root may": {ordinary, nil, "/dev/root", unix.EACCES, both,
-			"/dev/root belongs to root, group root, mode 0600, and this process runs as gpusteward: chown or " +
-				"chmod it for gpusteward"},
-		"read alone is allowed": {ordinary, nil, "/dev/readable", unix.EACCES, both, "mode 0644"},
-		"but it was read": {ordinary, selinux, "/dev/readable", unix.EACCES, Reads,
-			"SELinux denies it to system_u:system_r:container_t:s0:c1,c2: ausearch -m avc -ts recent"},
-		"mine by group, SELinux": {ordinary, selinux, "/dev/video", unix.EACCES, both, "SELinux denies it"},
-		"root, SELinux":          {superior, selinux, "/dev/root", unix.EACCES, both, "SELinux denies it"},
-		"SELinux, permissive": {superior, permissive, "/dev/root", unix.EACCES, both,
-			"an access control list (getfacl)"},
-		"AppArmor": {superior, apparmor, "/dev/root", unix.EACCES, both,
-			"AppArmor denies it to the profile docker-default (enforce): journalctl -k -g apparmor"},
-		"AppArmor, unconfined": {superior, unconfined, "/dev/root", unix.EACCES, both,
-			"an access control list (getfacl)"},
-		"mode before AppArmor": {ordinary, apparmor, "/dev/root", unix.EACCES, both, "chown or chmod"},
-		"device cgroup": {superior, apparmor, "/dev/open", unix.EPERM, both,
-			"systemctl show -p DevicePolicy -p DeviceAllow"},
-		"an attribute": {superior, nil, "/var/lib/gpusteward/foreign", unix.EPERM, both, "lsattr"},
-		"kernel log": {ordinary, restricted, "/dev/kmsg", unix.EPERM, Reads,
-			"kernel.dmesg_restrict is 1 and this process lacks CAP_SYSLOG"},
-		"kernel log of root": {superior, restricted, "/dev/kmsg", unix.EPERM, Reads, "DeviceAllow"},
-		"a directory on the way": {ordinary, nil, "/var/lib/closed/file", unix.EACCES, both,
-			"/var/lib/closed belongs to root, group root, mode 0700"},
-		"cannot be created": {ordinary, nil, "/var/lib/new", unix.EACCES, both,
-			"/var/lib belongs to root, group root, mode 0755"},
-		"could be created": {ordinary, selinux, "/var/lib/gpusteward/new", unix.EACCES, both, "SELinux denies it"},
-		"a file of another": {ordinary, nil, "/var/lib/gpusteward/foreign", unix.EACCES, Reads,
-			"foreign belongs to root"},
-		"my file, not writable": {ordinary, nil, "/var/lib/gpusteward/readonly", unix.EACCES, both, "mode 0444"},
-		"read-only": {superior, nil, "/var/lib/gpusteward/new", unix.EROFS, both,
-			"RuntimeDirectory= or ReadWritePaths="},
-		"full":              {superior, nil, "/var/lib/gpusteward/new", unix.ENOSPC, both, "df -i"},
-		"quota":             {superior, nil, "/var/lib/gpusteward/new", unix.EDQUOT, both, "df -i"},
-		"files":             {superior, nil, "/dev/open", unix.EMFILE, both, "LimitNOFILE="},
-		"missing":           {superior, nil, "/dev/none", unix.ENOENT, both, ""},
-		"a relative path":   {ordinary, selinux, "relative", unix.EACCES, both, ""},
-		"the docker socket": {ordinary, nil, "/run/docker.sock", unix.EACCES, both, "SupplementaryGroups=render"},
-		"unknown identity":  {"", nil, "/dev/open", unix.EACCES, both, "an access control list (getfacl)"},
-	} {
-		t.Run(name, func(t *testing.T) {
+	errnos := map[string]syscall.Errno{"EACCES": unix.EACCES, "EPERM": unix.EPERM, "EROFS": unix.EROFS,
+		"ENOSPC": unix.ENOSPC, "EDQUOT": unix.EDQUOT, "EMFILE": unix.EMFILE, "ENOENT": unix.ENOENT}
+	systems := map[string]fstest.MapFS{"selinux": selinux, "permissive": permissive, "apparmor": apparmor,
+		"unconfined": unconfined, "restricted": restricted}
+	for _, c := range fixture.Rows(t, "testdata/explain.tsv") {
+		me := map[string]string{"ordinary": ordinary, "superior": superior}[c[1]]
+		path, errno, want := c[3], errnos[c[4]], strings.TrimPrefix(c[6], "nothing")
+		ways := map[string]int{"reads": Reads, "both": both}[c[5]]
+		t.Run(c[0], func(t *testing.T) {
 			for kind, err := range map[string]error{
-				"file":   &fs.PathError{Op: "open", Path: c.path, Err: c.err},
-				"rename": &os.LinkError{Op: "rename", Old: "x", New: c.path, Err: c.err},
-				"socket": &net.OpError{Op: "dial", Net: "unix", Addr: &net.UnixAddr{Name: c.path, Net: "unix"},
-					Err: os.NewSyscallError("connect", c.err)},
+				"file":   &fs.PathError{Op: "open", Path: path, Err: errno},
+				"rename": &os.LinkError{Op: "rename", Old: "x", New: path, Err: errno},
+				"socket": &net.OpError{Op: "dial", Net: "unix", Addr: &net.UnixAddr{Name: path, Net: "unix"},
+					Err: os.NewSyscallError("connect", errno)},
 			} {
 				err = fmt.Errorf("do it: %w", err)
-				got := explain(files(c.me, c.more), err, c.ways)
+				got := explain(files(me, systems[c[2]]), err, ways)
 				added := strings.TrimPrefix(got.Error(), err.Error())
-				if !errors.Is(got, c.err) || (c.want == "") != (added == "") || !strings.Contains(added, c.want) {
-					t.Errorf("%s: %q, want %q", kind, got, c.want)
+				if !errors.Is(got, errno) || (want == "") != (added == "") || !strings.Contains(added, want) {
+					t.Errorf("%s: %q, want %q", kind, got, want)
 				}
 			}
 		})
