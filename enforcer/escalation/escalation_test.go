@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -114,78 +116,38 @@ func TestEscalationForgetsTenantsThatAreNoMore(t *testing.T) {
 	}
 }
 
+var repeated = regexp.MustCompile(`(?:\((.+?)\)|(.))\{(\d+)\}`)
+
+// letters writes out repeated letters.
+func letters(s string) string {
+	return repeated.ReplaceAllStringFunc(s, func(one string) string {
+		m := repeated.FindStringSubmatch(one)
+		n, _ := strconv.Atoi(m[3])
+		return strings.Repeat(m[1]+m[2], n)
+	})
+}
+
+// TestEscalation holds the steps in testdata/climbs.tsv.
 func TestEscalation(t *testing.T) {
-	clean := strings.Repeat(".", 10)
-	for _, test := range []struct {
-		name, letters, want string
-		steps               func(s *policy.Steps)
-	}{
-		{"nobody", "....", "", nil},
-		{"a violation counts though nothing else is known", "uuu", "3 warn done", nil},
-		{"one too few", "xx...xx..", "", nil},
-		{"k of n exactly", "x.x.x", "5 warn done", nil},
-		{"just outside of n", "x.x..x", "", nil},
-		{"in doubt", "ddd" + strings.Repeat("d", 70), "3 warn done", nil},
-		{"in doubt above warn", "xxxxxx" + strings.Repeat("d", 70) + "xxx",
-			"3 warn done, 6 throttle done, 79 pause done", nil},
-		{"a doubt that ends", "xxxdddddxxx", "3 warn done, 11 throttle done", nil},
-		{"flapping at the edge", strings.Repeat("xx...", 20), "", nil},
-		{"each level takes a confirmation of its own", "xxxxxxxxxxxx",
-			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done", nil},
-		{"no further than its mode", strings.Repeat("x", 30), "3 warn done, 6 throttle done",
-			func(s *policy.Steps) { s.Mode = policy.Throttle }},
-		{"observe only counts", strings.Repeat("x", 30), "", func(s *policy.Steps) { s.Mode = policy.Observe }},
-		{"one is enough", "xx", "1 warn done, 2 throttle done", func(s *policy.Steps) { s.Confirm, s.Of = 1, 1 }},
-		{"64 of 64", strings.Repeat("x", 64), "64 warn done", func(s *policy.Steps) { s.Confirm, s.Of = 64, 64 }},
-		{"down a level at a time", "xxxxxxxxx" + clean + clean + clean,
-			"3 warn done, 6 throttle done, 9 pause done, 19 throttle done, 29 warn done, 39 observe done", nil},
-		{"a violation begins the hold anew", "xxx.........x" + clean, "3 warn done, 23 observe done", nil},
-		{"unknown is not clean", "xxx" + strings.Repeat("?", 100) + clean, "3 warn done, 113 observe done", nil},
-		{"unknown is not a violation", strings.Repeat("?", 100), "", nil},
-		{"unknown takes no place in the window", "x?x??x", "6 warn done", nil},
-		{"unknown keeps what was clean", "xxx.....???.....", "3 warn done, 16 observe done", nil},
-		{"a fault excuses a violation", strings.Repeat("h", 100), "", nil},
-		{"a fault is not clean", "xxx" + strings.Repeat("h", 50) + strings.Repeat("q", 50) + clean,
-			"3 warn done, 113 observe done", nil},
-		{"who is gone comes down", "xxxxxx" + strings.Repeat("g", 20),
-			"3 warn done, 6 throttle done, 16 warn done, 26 observe done", nil},
-		{"not seen is not gone", "xxx" + strings.Repeat("p", 100), "3 warn done", nil},
-		{"terminated and gone", strings.Repeat("x", 15) + strings.Repeat("g", 10),
-			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 15 terminate done, 25 observe done", nil},
-		{"terminated and there again", strings.Repeat("x", 56),
-			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 15 terminate done, 55 terminate done", nil},
-		{"nobody asks for it", strings.Repeat("x", 12) + strings.Repeat("s", 50),
-			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 42 terminate done, 52 observe done", nil},
-		{"it comes back in time", strings.Repeat("x", 12) + strings.Repeat("s", 29) + clean,
-			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 51 pause done", nil},
-		{"nobody asks, in doubt", strings.Repeat("x", 12) + strings.Repeat("D", 100) + "s",
-			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 113 terminate done", nil},
-		{"nobody asks, and a GPU is silent", strings.Repeat("x", 12) + strings.Repeat("P", 100) + "s",
-			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 113 terminate done", nil},
-		{"on its way back it can mend nothing", "xxx" + strings.Repeat("r", 10) + "xxx", "3 warn done, 16 throttle done", nil},
-		{"nor is it terminated then", strings.Repeat("x", 12) + strings.Repeat("r", 40) + "xxx",
-			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 55 terminate done", nil},
-		{"suspended, and no further", strings.Repeat("x", 12) + strings.Repeat("s", 10) + "xxx" + strings.Repeat("x", 10),
-			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 22 pause done, 25 suspend done, 35 pause done",
-			func(s *policy.Steps) { s.Mode = policy.Suspend }},
-		{"at a lower level it counts as any other", "xxxxxx" + strings.Repeat("s", 10),
-			"3 warn done, 6 throttle done, 16 warn done", nil},
-		{"who stands still cannot mend it: it goes on, and is paused again", strings.Repeat("x", 32),
-			"3 warn done, 6 throttle done, 9 pause done, 19 throttle done, 22 pause done, 32 throttle done",
-			func(s *policy.Steps) { s.Mode = policy.Pause }},
-		{"shadow", strings.Repeat("x", 70) + clean,
-			"3 warn done, 6 throttle shadow, 9 pause shadow, 12 suspend shadow, 15 terminate shadow, 80 observe shadow",
-			func(s *policy.Steps) { s.Shadow = true }},
-		{"shadow down", "xxxxxxxxx" + clean + clean + clean,
-			"3 warn done, 6 throttle shadow, 9 pause shadow, 19 throttle shadow, 29 warn shadow, 39 observe done",
-			func(s *policy.Steps) { s.Shadow = true }},
-	} {
-		t.Run(test.name, func(t *testing.T) {
+	for _, row := range fixture.Rows(t, "testdata/climbs.tsv") {
+		t.Run(row[0], func(t *testing.T) {
 			c := newClimber()
-			if test.steps != nil {
-				test.steps(&c.steps)
+			var got []string
+			for _, word := range strings.Fields(row[1]) {
+				switch key, value, _ := strings.Cut(word, "="); key {
+				case "mode":
+					fixture.Must(t, c.steps.Mode.UnmarshalText([]byte(value)))
+				case "of":
+					fixture.Value(fmt.Sscanf(value, "%d/%d", &c.steps.Confirm, &c.steps.Of))(t)
+				case "shadow":
+					c.steps.Shadow = value == "on"
+				case "none":
+					c.steps = policy.Steps{}
+				default:
+					got = append(got, c.climb(letters(word)))
+				}
 			}
-			fixture.Equal(t, c.climb(test.letters), test.want, "%s", test.letters)
+			fixture.Equal(t, strings.Join(got, " | "), strings.TrimPrefix(row[2], "none"), "%s", row[1])
 		})
 	}
 }
@@ -274,31 +236,6 @@ func TestUngovernedAreNotTouched(t *testing.T) {
 	}
 	escalation, _ := c.Stats()
 	fixture.Equal(t, len(escalation), 0, "escalated workloads")
-}
-
-func TestPolicyChanges(t *testing.T) {
-	for _, test := range []struct {
-		name, first string
-		change      func(s *policy.Steps)
-		then, want  string
-	}{
-		{"a lower mode", "xxxxxxxxx", func(s *policy.Steps) { s.Mode = policy.Warn }, "xxxxxx", "1 warn done"},
-		{"the tenant is gone", "xxxxxxxxx", func(s *policy.Steps) { *s = policy.Steps{} }, "?...", "1 observe done"},
-		{"into shadow", "xxxxxxxxx", func(s *policy.Steps) { s.Shadow = true }, "xxx",
-			"1 warn done, 4 throttle shadow"},
-		{"out of shadow", "Sxxxxxxxxx", func(s *policy.Steps) { s.Shadow = false }, "xxx",
-			"1 warn shadow, 4 throttle done"},
-		{"shadow below its levels", "xxx", func(s *policy.Steps) { s.Shadow = true }, "xxx", "3 throttle shadow"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			c := newClimber()
-			first, shadow := strings.CutPrefix(test.first, "S")
-			c.steps.Shadow = shadow
-			c.climb(first)
-			test.change(&c.steps)
-			fixture.Equal(t, c.climb(test.then+"x"), test.want, "climb")
-		})
-	}
 }
 
 func TestFailedStepIsTriedAgainLater(t *testing.T) {
