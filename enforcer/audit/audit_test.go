@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -513,43 +514,75 @@ func TestAProcessIsNotNewAfterSilence(t *testing.T) {
 	fixture.Equal(t, w.step().found(), "a/pod:x/GPU-a/unhooked[1000]", "a process that was known before: found")
 }
 
-func TestAuditComparesMemory(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		cap    uint64
-		change func(w *world, a, b *guest)
-		want   string
-	}{
-		{"a context", 0, func(_ *world, a, _ *guest) { a.Memory, a.committed = 5*gib, 4*gib }, ""},
-		{"a byte above it", 0, func(_ *world, a, _ *guest) { a.Memory, a.committed = 5*gib+1, 4*gib },
-			"a/pod:x/GPU-a/reports[1000]"},
-		{"memory unknown", 0, func(_ *world, a, _ *guest) {
-			a.Memory, a.committed, a.Known = 50*gib, 4*gib, false
-		}, ""},
-		{"less than the books", 0, func(_ *world, a, _ *guest) { a.Memory, a.committed = gib, 4*gib }, ""},
-		{"at the cap", 8 * gib, func(_ *world, a, b *guest) {
-			a.committed, a.Memory, b.committed, b.Memory = 4*gib, 5*gib, 4*gib, 5*gib
-		}, ""},
-		{"a cap that was lowered", 7 * gib, func(_ *world, a, b *guest) {
-			a.committed, a.Memory, b.committed, b.Memory = 4*gib, 5*gib, 4*gib, 5*gib
-		}, ""},
-		{"around the hook, below the cap", 8 * gib,
-			func(_ *world, a, b *guest) { a.committed, a.Memory, b.session, b.Memory = 4*gib, 5*gib, false, 4*gib },
-			"a/pod:y/GPU-a/unhooked[1001]"},
-		{"around the hook, above it", 8 * gib,
-			func(_ *world, a, b *guest) { a.committed, a.Memory, b.session, b.Memory = 4*gib, 5*gib, false, 4*gib+1 },
-			"a/pod:y/GPU-a/memory[1001] a/pod:y/GPU-a/unhooked[1001]"},
-		{"reports too little, above it", 8 * gib,
-			func(_ *world, a, b *guest) { a.committed, a.Memory, b.committed, b.Memory = 4*gib, 5*gib, gib, 5*gib+1 },
-			"a/pod:y/GPU-a/memory[1001] a/pod:y/GPU-a/reports[1001]"},
-	} {
+// set changes a value of a process by a word of testdata/compared.tsv.
+func (a *guest) set(word string) {
+	key, value, _ := strings.Cut(word, "=")
+	v, _ := strconv.ParseFloat(strings.TrimSuffix(value, "+"), 64)
+	bytes := uint64(v * gib)
+	if strings.HasSuffix(value, "+") {
+		bytes++
+	}
+	switch key {
+	case "unhooked":
+		a.session = false
+	case "unknown":
+		a.Known = false
+	case "aside":
+		a.aside = true
+	case "memory":
+		a.Memory = bytes
+	case "committed":
+		a.committed = bytes
+	default:
+		*map[string]*float64{"rate": &a.rate, "charged": &a.charged, "bus": &a.bus}[key] = v
+	}
+}
+
+// TestAuditCompares holds what audits find when they compare the books with the driver: testdata/compared.tsv.
+func TestAuditCompares(t *testing.T) {
+	for _, row := range fixture.Rows(t, "testdata/compared.tsv") {
+		is := map[string][]string{}
+		for part := range strings.SplitSeq(row[2], "; ") {
+			words := strings.Fields(part)
+			is[words[0]] = words[1:]
+		}
+		var q policy.Quota
+		for _, term := range is["quota"] {
+			key, value, _ := strings.Cut(term, "=")
+			v := fixture.Value(strconv.ParseFloat(value, 64))(t)
+			switch key {
+			case "limit":
+				q.Limit = v
+			case "bandwidth":
+				q.Bandwidth = v
+			case "cap":
+				q.Memory = uint64(v) * gib
+			}
+		}
 		w := newWorld()
-		w.quotas["a"] = policy.Quota{Limit: 1, Memory: c.cap}
+		w.quotas["a"] = q
 		w.step()
 		w.pass(time.Second)
-		x, y := w.process("a", "pod:x", gpuA), w.process("a", "pod:y", gpuA)
-		c.change(w, x, y)
-		fixture.Equal(t, w.run(excesses+1), c.want, "%s: found", c.name)
+		place := func(tenant, workload string, words []string) {
+			a := w.process(tenant, workload, gpuA)
+			for _, word := range words {
+				a.set(word)
+			}
+		}
+		place("a", "pod:x", is["x"])
+		place("a", "pod:y", is["y"])
+		for range 3 * min(1, len(is["others"])) {
+			place("b", "pod:z", is["others"])
+		}
+		together, _ := strconv.ParseFloat(strings.Join(is["gpu"], ""), 64)
+		w.together[gpuA] = together
+		var found []string
+		for range fixture.Value(strconv.Atoi(row[0]))(t) {
+			w.together[gpuA] += together
+			found = append(found, strings.Fields(w.step().found())...)
+		}
+		slices.Sort(found)
+		fixture.Equal(t, strings.Join(slices.Compact(found), " "), strings.TrimPrefix(row[3], "none"), "%s: found", row[1])
 	}
 }
 
@@ -562,93 +595,6 @@ func TestDriftIsWhatTheDriverCountsAboveTheBooks(t *testing.T) {
 	y.Known = false
 	if got := w.step(); got.Workloads[0].Drift != nil || got.Known[Subject{"a", "pod:x"}] {
 		t.Errorf("memory is not known, and the drift is %v", *got.Workloads[0].Drift)
-	}
-}
-
-func TestAuditComparesTime(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		quota  policy.Quota
-		change func(w *world, a, b *guest)
-		want   string
-	}{
-		{"as charged", policy.Quota{Limit: 1},
-			func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .5, .5, .4, .4 }, ""},
-		{"charged more", policy.Quota{Limit: 1}, func(_ *world, a, _ *guest) { a.rate, a.charged = .2, .9 }, ""},
-		{"4.9 points more", policy.Quota{Limit: 1}, func(_ *world, a, _ *guest) { a.rate, a.charged = .549, .5 }, ""},
-		{"5.1 points more", policy.Quota{Limit: 1}, func(_ *world, a, _ *guest) { a.rate, a.charged = .551, .5 },
-			"a/pod:x/GPU-a/reports[1000]"},
-		{"the larger one", policy.Quota{Limit: 1},
-			func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .2, .1, .4, .4 },
-			"a/pod:y/GPU-a/reports[1001]"},
-		{"together", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) {
-			a.rate, a.charged, w.together[gpuA] = .9, .5, .36
-		}, ""},
-		{"together for too little", policy.Quota{Limit: 1},
-			func(w *world, a, _ *guest) { a.rate, a.charged, w.together[gpuA] = .9, .5, .34 },
-			"a/pod:x/GPU-a/reports[1000]"},
-		{"charged nothing while others ran together", policy.Quota{Limit: 1},
-			func(w *world, a, _ *guest) { a.rate, w.together[gpuA] = .9, .9 }, "a/pod:x/GPU-a/reports[1000]"},
-		{"charged a little while others ran together", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) {
-			a.rate, a.charged, w.together[gpuA] = .9, .05, .9
-			for range 3 {
-				b := w.process("b", "pod:z", gpuA)
-				b.rate, b.charged = .05, .05
-			}
-		}, "a/pod:x/GPU-a/reports[1000]"},
-		{"charged a seventh of it among four", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) {
-			a.rate, a.charged, w.together[gpuA] = .8, .12, .9
-			for range 3 {
-				b := w.process("b", "pod:z", gpuA)
-				b.rate, b.charged = .2, .2
-			}
-		}, ""},
-		{"a session that says nothing of the GPU, while others ran together", policy.Quota{Limit: 1},
-			func(w *world, a, _ *guest) { a.rate, a.aside, w.together[gpuA] = .9, true, .9 },
-			"a/pod:x/GPU-a/reports[1000]"},
-
-		{"4.9 points above the limit", policy.Quota{Limit: .5},
-			func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .5, .48, .049, .03 }, ""},
-		{"5.1 points above it", policy.Quota{Limit: .5},
-			func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .5, .48, .051, .03 },
-			"a/pod:x/GPU-a/compute[1000]"},
-		{"without a limit", policy.Quota{Limit: 1}, func(_ *world, a, _ *guest) { a.rate, a.charged = 1, 1 }, ""},
-		{"with none", policy.Quota{}, func(_ *world, a, _ *guest) { a.rate, a.charged = 1, 1 }, ""},
-		{"1.9 points by the books", policy.Quota{Limit: .5},
-			func(_ *world, a, _ *guest) { a.rate, a.charged = .3, .519 }, ""},
-		{"2.1 points by the books", policy.Quota{Limit: .5},
-			func(_ *world, a, _ *guest) { a.rate, a.charged = .3, .521 }, "a/pod:x/GPU-a/compute[1000]"},
-		{"around the hook", policy.Quota{Limit: .5},
-			func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.session = .5, .5, .06, false },
-			"a/pod:y/GPU-a/compute[1001] a/pod:y/GPU-a/unhooked[1001]"},
-		{"around the hook, within the limit", policy.Quota{Limit: .5},
-			func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.session = .4, .4, .06, false },
-			"a/pod:y/GPU-a/unhooked[1001]"},
-		{"together above the limit", policy.Quota{Limit: .5},
-			func(w *world, a, _ *guest) { a.rate, a.charged, w.together[gpuA] = .9, .4, .6 }, ""},
-		{"together does not excuse who is unhooked", policy.Quota{Limit: .5},
-			func(w *world, _, b *guest) { b.rate, b.session, w.together[gpuA] = .9, false, .9 },
-			"a/pod:y/GPU-a/compute[1001] a/pod:y/GPU-a/unhooked[1001]"},
-
-		{"4.9 points of bandwidth", policy.Quota{Bandwidth: .3},
-			func(_ *world, a, b *guest) { a.bus, b.bus = .1, .249 }, ""},
-		{"5.1 points of bandwidth", policy.Quota{Bandwidth: .3},
-			func(_ *world, a, b *guest) { a.bus, b.bus = .1, .251 }, "a/pod:y/GPU-a/bandwidth[1001]"},
-	} {
-		w := newWorld()
-		w.quotas["a"] = c.quota
-		w.step()
-		w.pass(time.Second)
-		x, y := w.process("a", "pod:x", gpuA), w.process("a", "pod:y", gpuA)
-		c.change(w, x, y)
-		rate := w.together[gpuA]
-		var all []string
-		for range 40 {
-			w.together[gpuA] += rate
-			all = append(all, strings.Fields(w.step().found())...)
-		}
-		slices.Sort(all)
-		fixture.Equal(t, strings.Join(slices.Compact(all), " "), c.want, "%s: found", c.name)
 	}
 }
 

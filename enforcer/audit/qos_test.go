@@ -2,6 +2,8 @@ package audit
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,66 +13,33 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// Each case is a window of a tenant and the expected count.
-func TestQoSWindows(t *testing.T) {
-	all := policy.Quota{Guarantee: .3, Reserved: gib, LaunchWait: quota.Wait(time.Millisecond)}
-	rate := func(served, wanted float64) func(r *wire.TenantStats) {
-		return func(r *wire.TenantStats) { r.ServedSeconds += served; r.WantedSeconds += wanted }
+// change adds to the books the values of testdata/qos.tsv.
+func change(words string) func(r *wire.TenantStats) {
+	return func(r *wire.TenantStats) {
+		for word := range strings.FieldsSeq(words) {
+			key, value, _ := strings.Cut(word, "=")
+			v, _ := strconv.ParseFloat(value, 64)
+			if f := map[string]*float64{"served": &r.ServedSeconds, "wanted": &r.WantedSeconds, "charged": &r.ChargedSeconds,
+				"wait": &r.WaitSeconds}[key]; f != nil {
+				*f += v
+				continue
+			}
+			*map[string]*uint64{"waits": &r.Waits, "late": &r.LateWaits, "asked": &r.MemoryAsked,
+				"missed": &r.MemoryMissed}[key] += uint64(v)
+		}
 	}
-	for _, c := range []struct {
-		name    string
-		quota   policy.Quota
-		second  func(r *wire.TenantStats) // the change of the books in each second
-		windows string                    // compute, memory, launch_wait: windows/violations
-	}{
-		{"idle", all, rate(0, 0), "0/0 0/0 0/0"},
-		{"wants less than its guarantee", all, rate(.2, .29), "0/0 0/0 0/0"},
-		{"gets what it wants", all, rate(.31, .31), "1/0 0/0 0/0"},
-		{"gets its guarantee", all, rate(.3, 1), "1/0 0/0 0/0"},
-		{"gets a little less", all, rate(.291, 1), "1/0 0/0 0/0"},
-		{"gets too little", all, rate(.289, 1), "1/1 0/0 0/0"},
-		{"gets nothing", all, rate(0, 1), "1/1 0/0 0/0"},
-		{"runs all the time at less of its lone pace than its guarantee", all, func(r *wire.TenantStats) {
-			r.ServedSeconds, r.WantedSeconds, r.ChargedSeconds = r.ServedSeconds+.25, r.WantedSeconds+1,
-				r.ChargedSeconds+.5
-		}, "1/1 0/0 0/0"},
-		{"is charged for less than it is served", all, func(r *wire.TenantStats) {
-			r.ServedSeconds, r.WantedSeconds, r.ChargedSeconds = r.ServedSeconds+.4, r.WantedSeconds+1,
-				r.ChargedSeconds+.2
-		}, "1/0 0/0 0/0"},
-		{"waits for what it does not get", all, func(r *wire.TenantStats) {
-			r.ServedSeconds, r.WantedSeconds, r.WaitSeconds = r.ServedSeconds+.1, r.WantedSeconds+1, r.WaitSeconds+.9
-		}, "1/1 0/0 0/0"},
-		{"wants more than all the time", all, rate(.3, 2.3), "1/0 0/0 0/0"},
-		{"wants it half of the time and gets its part of that", all, rate(.16, .5), "1/0 0/0 0/0"},
-		{"wants it half of the time and gets too little", all, rate(.13, .5), "1/1 0/0 0/0"},
-		{"is guaranteed nothing", policy.Quota{}, rate(0, 1), "0/0 0/0 0/0"},
+}
 
-		{"no wait is late", all, func(r *wire.TenantStats) { r.Waits += 100 }, "0/0 0/0 1/0"},
-		{"1 % of them is", all, func(r *wire.TenantStats) { r.Waits += 100; r.LateWaits++ }, "0/0 0/0 1/0"},
-		{"more are", all, func(r *wire.TenantStats) { r.Waits += 99; r.LateWaits++ }, "0/0 0/0 1/1"},
-		{"it has more than its guarantee", all,
-			func(r *wire.TenantStats) { r.ServedSeconds += .31; r.WantedSeconds += .31; r.Waits++; r.LateWaits++ },
-			"1/0 0/0 0/0"},
-		{"it has its guarantee", all, func(r *wire.TenantStats) {
-			r.ServedSeconds += .2999
-			r.WantedSeconds += .2999
-			r.Waits++
-			r.LateWaits++
-		}, "0/0 0/0 1/1"},
-		{"without an objective", policy.Quota{Guarantee: .3}, func(r *wire.TenantStats) { r.Waits++; r.LateWaits++ },
-			"0/0 0/0 0/0"},
-
-		{"asks and gets", all, func(r *wire.TenantStats) { r.MemoryAsked++ }, "0/0 1/0 0/0"},
-		{"asks and misses", all, func(r *wire.TenantStats) { r.MemoryAsked += 1000; r.MemoryMissed++ }, "0/0 1/1 0/0"},
-		{"nothing is reserved", policy.Quota{Guarantee: .3},
-			func(r *wire.TenantStats) { r.MemoryAsked++; r.MemoryMissed++ }, "0/0 0/0 0/0"},
-	} {
-		s := newService(c.quota)
-		s.run(10, c.second)
-		fixture.Equal(t, s.counts(), "0/0 0/0 0/0", "%s: before the window's end", c.name)
-		s.run(1, c.second)
-		fixture.Equal(t, s.counts(), c.windows, "%s", c.name)
+// TestQoSWindows holds the counts in testdata/qos.tsv.
+func TestQoSWindows(t *testing.T) {
+	promises := map[string]policy.Quota{"all": {Guarantee: .3, Reserved: gib, LaunchWait: quota.Wait(time.Millisecond)},
+		"guarantee": {Guarantee: .3}, "none": {}}
+	for _, row := range fixture.Rows(t, "testdata/qos.tsv") {
+		s := newService(promises[row[1]])
+		s.run(10, change(row[2]))
+		fixture.Equal(t, s.counts(), "0/0 0/0 0/0", "%s: before the window's end", row[0])
+		s.run(1, change(row[2]))
+		fixture.Equal(t, s.counts(), row[3], "%s", row[0])
 	}
 }
 
