@@ -4,65 +4,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
-
-// The matrix runs kinds of programs beside one another, with weights.
-var matrix = []struct {
-	kinds []string
-	parts []float64
-}{
-	// Cells with earlier measurements.
-	{[]string{"steps", "steps"}, []float64{70, 30}},
-	{[]string{"steps", "jax"}, []float64{70, 30}},
-	{[]string{"steps", "jax"}, []float64{30, 70}},
-	{[]string{"jax", "cupy"}, []float64{30, 70}},
-	{[]string{"queue", "loader"}, []float64{70, 30}},
-	{[]string{"gpt2", "decode"}, []float64{70, 30}},
-	{[]string{"queue", "tick"}, []float64{70, 30}},
-	{[]string{"steps", "tick"}, []float64{70, 30}},
-	// Others.
-	{[]string{"queue", "queue"}, []float64{70, 30}},
-	{[]string{"queue", "queue"}, []float64{90, 10}},
-	{[]string{"queue", "queue"}, []float64{50, 50}},
-	{[]string{"jax", "steps"}, []float64{70, 30}},
-	{[]string{"cupy", "jax"}, []float64{70, 30}},
-	{[]string{"cupy", "queue"}, []float64{50, 50}},
-	{[]string{"queue", "jax"}, []float64{70, 30}},
-	{[]string{"steps", "jax"}, []float64{90, 10}},
-	{[]string{"jax", "queue"}, []float64{90, 10}},
-	{[]string{"steps", "steps"}, []float64{50, 50}},
-	{[]string{"steps", "decode"}, []float64{70, 30}},
-	{[]string{"queue", "gpt2"}, []float64{70, 30}},
-	{[]string{"gpt2", "queue"}, []float64{70, 30}},
-	{[]string{"loader", "steps"}, []float64{70, 30}},
-	{[]string{"queue", "burst"}, []float64{70, 30}},
-	{[]string{"gpt2", "gpt2"}, []float64{50, 50}},
-	{[]string{"queue", "steps", "jax"}, []float64{50, 30, 20}},
-	{[]string{"queue", "steps", "jax"}, []float64{20, 30, 50}},
-	{[]string{"cupy", "jax", "steps"}, []float64{50, 30, 20}},
-	{[]string{"gpt2", "steps", "decode"}, []float64{50, 30, 20}},
-	{[]string{"queue", "queue", "tick"}, []float64{50, 30, 20}},
-	{[]string{"queue", "loader", "tick"}, []float64{50, 30, 20}},
-}
-
-// onCard are the results of an H100 from docs/matrix.md, for programs that the card bounds and not a
-// processor. The simulation comes within 5 points of them.
-var onCard = map[string][]float64{
-	"[steps steps] [70 30]": {0.690, 0.280},
-	"[jax cupy] [30 70]":    {0.273, 0.718},
-	"[queue tick] [70 30]":  {0.974, 0.950},
-	"[steps tick] [70 30]":  {0.965, 0.963},
-	"[queue queue] [70 30]": {0.690, 0.289},
-	"[queue queue] [90 10]": {0.895, 0.094},
-	"[queue queue] [50 50]": {0.488, 0.489},
-	"[cupy queue] [50 50]":  {0.457, 0.513},
-	"[steps jax] [90 10]":   {0.887, 0.109},
-	"[jax queue] [90 10]":   {0.888, 0.124},
-}
 
 // begin is the time after which a program is no newcomer any more: its lone pace was
 // measured again after its first report.
@@ -201,30 +150,38 @@ func judge(all []*subject) (missed []string) {
 	return missed
 }
 
-// TestMatrix compares the schedule with the guarantees, and with plain slicing. With -v it prints the table.
+func numbers(t *testing.T, words string) (all []float64) {
+	for word := range strings.FieldsSeq(words) {
+		all = append(all, fixture.Value(strconv.ParseFloat(word, 64))(t))
+	}
+	return all
+}
+
+// TestMatrix compares the schedule with the guarantees, and with plain slicing, for the programs of testdata/matrix.tsv. With -v it prints the table.
 func TestMatrix(t *testing.T) {
 	t.Parallel()
 	const long = 5 * time.Second
-	for _, c := range matrix {
-		all, w := course(t, long, c.kinds, c.parts)
+	for _, c := range fixture.Rows(t, "testdata/matrix.tsv") {
+		kinds, parts := strings.Fields(c[0]), numbers(t, c[1])
+		all, w := course(t, long, kinds, parts)
 		var row strings.Builder
 		for _, a := range all {
 			fmt.Fprintf(&row, " | %s %.0f: plain %.3f hooked %.3f, in 1 s %.2f, p50 %v p99 %v (alone %v), served %.2f",
 				a.kind, 100*a.guarantee, a.plain, a.hooked, a.worst, a.p50, a.p99, a.alone, a.served)
 		}
 		missed := judge(all)
-		t.Logf("%v%s | %d decisions, %+v %s", c.kinds, row.String(), w.decides, w.gpus[0].g.System(),
+		t.Logf("%v%s | %d decisions, %+v %s", kinds, row.String(), w.decides, w.gpus[0].g.System(),
 			strings.Join(missed, ", "))
 		for _, m := range missed {
-			t.Errorf("%v %v: %s", c.kinds, c.parts, m)
+			t.Errorf("%v %v: %s", kinds, parts, m)
 		}
-		for i, card := range onCard[fmt.Sprintf("%v %v", c.kinds, c.parts)] {
+		for i, card := range numbers(t, strings.Join(c[2:], "")) {
 			if off := all[i].hooked - card; max(off, -off) > 0.05 {
-				t.Errorf("%v %v: %s has %.3f, on a card %.3f", c.kinds, c.parts, all[i].kind, all[i].hooked, card)
+				t.Errorf("%v %v: %s has %.3f, on a card %.3f", kinds, parts, all[i].kind, all[i].hooked, card)
 			}
 		}
 		if most := 2500 * int(long/time.Second); w.decides > most {
-			t.Errorf("%v %v: %d decisions, more than %d", c.kinds, c.parts, w.decides, most)
+			t.Errorf("%v %v: %d decisions, more than %d", kinds, parts, w.decides, most)
 		}
 	}
 }
