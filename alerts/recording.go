@@ -1,6 +1,7 @@
 package alerts
 
 import (
+	_ "embed" // the scene
 	"fmt"
 	"strings"
 	"time"
@@ -127,51 +128,9 @@ var recordings = []recording{
 
 // recordingScene is the series of three hosts in two racks, with values every 10 s in promtool's
 // notation.
-var recordingScene = [][2]string{
-	{`up{cluster="c",rack="a",instance="1"}`, "1x60"},
-	{`up{cluster="c",rack="a",instance="2"}`, "0x60"},
-	{`up{cluster="c",rack="b",instance="3"}`, "1x60"},
-	{`nvgpu_devices_expected{cluster="c",rack="a",instance="1"}`, "4x60"},
-	{`nvgpu_devices_expected{cluster="c",rack="b",instance="3"}`, "1x60"},
-	{`nvgpu_up{cluster="c",rack="a",instance="1",gpu="0",uuid="A"}`, "1x60"},
-	{`nvgpu_up{cluster="c",rack="a",instance="1",gpu="1",uuid="B"}`, "1x60"},
-	{`nvgpu_up{cluster="c",rack="a",instance="1",gpu="2",uuid="C"}`, "0x60"},
-	{`nvgpu_up{cluster="c",rack="b",instance="3",gpu="0",uuid="D"}`, "1x60"},
-	{`nvgpu_health_status{cluster="c",rack="a",instance="1",gpu="",uuid=""}`, "1x60"}, // the host
-	{`nvgpu_health_status{cluster="c",rack="a",instance="1",gpu="0",uuid="A"}`, "0x60"},
-	{`nvgpu_health_status{cluster="c",rack="a",instance="1",gpu="2",uuid="C"}`, "2x60"},
-	{`nvgpu_health_status{cluster="c",rack="b",instance="3",gpu="0",uuid="D"}`, "0x60"},
-	{`nvgpu_incidents_total{cluster="c",rack="a",instance="1",gpu="0",uuid="A",class="hardware-fault"}`, "0+1x60"},
-	{`nvgpu_info{cluster="c",rack="a",instance="1",gpu="0",uuid="A",name="H100"}`, "1x60"},
-	{`nvgpu_info{cluster="c",rack="a",instance="1",gpu="1",uuid="B",name="H100"}`, "1x60"},
-	{`nvgpu_info{cluster="c",rack="b",instance="3",gpu="0",uuid="D",name="L4"}`, "1x60"},
-	{`nvgpu_utilization_ratio{cluster="c",rack="a",instance="1",gpu="0",uuid="A",engine="gpu"}`, "0.5x60"},
-	{`nvgpu_utilization_ratio{cluster="c",rack="a",instance="1",gpu="1",uuid="B",engine="gpu"}`, "0.25x60"},
-	{`nvgpu_utilization_ratio{cluster="c",rack="b",instance="3",gpu="0",uuid="D",engine="gpu"}`, "0.5x60"},
-	{`nvgpu_gpm_activity_ratio{cluster="c",rack="a",instance="1",gpu="0",uuid="A",pipe="tensor"}`, "0.25x60"},
-	{`nvgpu_memory_bytes{cluster="c",rack="a",instance="1",gpu="0",uuid="A",state="used"}`, "100x60"},
-	{`nvgpu_memory_bytes{cluster="c",rack="a",instance="1",gpu="1",uuid="B",state="used"}`, "200x60"},
-	{`nvgpu_memory_bytes{cluster="c",rack="a",instance="1",gpu="1",uuid="B",state="free"}`, "500x60"},
-	{`nvgpu_energy_joules_total{cluster="c",rack="a",instance="1",gpu="0",uuid="A",scope="gpu"}`, "0+1000x60"},
-	{`nvgpu_energy_joules_total{cluster="c",rack="a",instance="1",gpu="1",uuid="B",scope="gpu"}`, "0+100x60"},
-	{`nvgpu_allocation_info{cluster="c",rack="a",instance="1",gpu="0",uuid="A",workload="w",source="slurm"}`, "1x60"},
-	// A second owner of the same GPU.
-	{`nvgpu_allocation_info{cluster="c",rack="a",instance="1",gpu="0",uuid="A",workload="v",source="slurm"}`, "1x60"},
-	{`nvgpu_allocated_idle_seconds_total{cluster="c",rack="a",instance="1",gpu="0",uuid="A",workload="w"}`, "0+5x60"},
-	{`nvgpu_quota_compute_seconds_total{cluster="c",rack="a",instance="1",gpu="0",uuid="A",tenant="t"}`, "0+8x60"},
-	{`nvgpu_quota_compute_seconds_total{cluster="c",rack="b",instance="3",gpu="0",uuid="D",tenant="t"}`, "0+3x60"},
-	{`nvgpu_quota_memory_used_bytes{cluster="c",rack="a",instance="1",gpu="0",uuid="A",tenant="t"}`, "10x60"},
-	{`nvgpu_quota_memory_used_bytes{cluster="c",rack="b",instance="3",gpu="0",uuid="D",tenant="t"}`, "20x60"},
-	{`nvgpu_quota_violations_total{cluster="c",rack="a",instance="1",gpu="0",uuid="A",tenant="t",workload="w",objective="memory"}`, "0+2x60"},
-	{`nvgpu_qos_violations_total{cluster="c",rack="a",instance="1",gpu="0",uuid="A",tenant="t",objective="compute"}`,
-		"0+3x60"},
-	{`nvgpu_workload_info{cluster="c",rack="a",instance="1",workload="w",kind="pod",namespace="chat",slurm_account=""}`,
-		"1x60"},
-	{`nvgpu_workload_info{cluster="c",rack="a",instance="1",workload="v",kind="slurm",namespace="",slurm_account="nlp"}`, "1x60"},
-	{`nvgpu_workload_sm_seconds_total{cluster="c",rack="a",instance="1",gpu="0",uuid="A",workload="w"}`, "0+6x60"},
-	{`nvgpu_workload_sm_seconds_total{cluster="c",rack="a",instance="1",gpu="0",uuid="A",workload="v"}`, "0+4x60"},
-	{`nvgpu_workload_energy_joules_total{cluster="c",rack="a",instance="1",gpu="0",uuid="A",workload="w"}`, "0+600x60"},
-}
+//
+//go:embed recording.tsv
+var recordingScene string
 
 // name returns the name of the recorded series.
 func (r recording) name() string {
@@ -190,9 +149,9 @@ func recordingFiles() (rules, test string) {
 		"rule_files: [recording.rules.yml]\nevaluation_interval: %s\n"+
 		"tests:\n  - name: \"three hosts in two racks\"\n    interval: 10s\n    input_series:\n",
 		health.PromDuration(recordingStep))
-	for _, s := range recordingScene {
-		fmt.Fprintf(&t, "      - series: '%s,job=%q}'\n        values: '%s'\n",
-			strings.TrimSuffix(s[0], "}"), job, s[1])
+	for line := range strings.Lines(recordingScene) {
+		series, values, _ := strings.Cut(strings.TrimSpace(line), "}\t")
+		fmt.Fprintf(&t, "      - series: '%s,job=%q}'\n        values: '%s'\n", series, job, values)
 	}
 	t.WriteString("    promql_expr_test:\n")
 	for _, r := range recordings {
