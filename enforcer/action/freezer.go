@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/procs"
 )
 
 // Bounds of the search before a cgroup is frozen.
@@ -55,16 +57,15 @@ func (a *Actor) groupOf(pid int, v1 bool) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for line := range strings.Lines(string(text)) {
-		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(parts) < 3 {
-			continue
-		}
-		if !v1 && parts[0] == "0" && parts[1] == "" || v1 && strings.Contains(","+parts[1]+",", ",freezer,") {
-			return parts[2], nil
-		}
+	controller := ""
+	if v1 {
+		controller = "freezer"
 	}
-	return "", errors.New("the kernel has no such freezer")
+	path, ok := procs.Cgroup(string(text), controller)
+	if !ok {
+		return "", errors.New("the kernel has no such freezer")
+	}
+	return path, nil
 }
 
 // freezable opens a cgroup if its place in the hierarchy allows freezing it;

@@ -10,6 +10,7 @@ import (
 
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/procs"
 )
 
 // settleHomes finds each tenant's cgroup, and returns the tenants that have
@@ -65,18 +66,7 @@ func (k *KernelMemory) group(p host.Process) (string, bool) {
 	if err != nil || facts.Start != p.Start {
 		return "", false
 	}
-	return unified(facts.Cgroup)
-}
-
-// unified returns the path of a process in the hierarchy of cgroups v2, from
-// the content of its /proc/PID/cgroup.
-func unified(content string) (string, bool) {
-	for line := range strings.Lines(content) {
-		if path, ok := strings.CutPrefix(line, "0::"); ok {
-			return strings.TrimSuffix(path, "\n"), true
-		}
-	}
-	return "", false
+	return procs.Cgroup(facts.Cgroup, "")
 }
 
 // within reports whether a cgroup is another or below it.

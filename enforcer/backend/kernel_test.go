@@ -269,18 +269,3 @@ func TestNoDemandsNoDriverCalls(t *testing.T) {
 		}
 	})
 }
-
-func TestTheUnifiedCgroup(t *testing.T) {
-	for content, want := range map[string]string{
-		"0::/a/b\n":                        "/a/b",
-		"12:devices:/x\n0::/a b:c\n":       "/a b:c",
-		"0::/\n":                           "/",
-		"12:devices:/x\n1:name=s:/y\n":     "",
-		"":                                 "",
-		"0::/docker/7/init.scope":          "/docker/7/init.scope",
-		"10:memory:/0::/trick\n0::/real\n": "/real",
-	} {
-		got, ok := unified(content)
-		fixture.If(t, got != want || ok != (want != ""), "unified(%q) = %q, %v; want %q", content, got, ok, want)
-	}
-}

@@ -122,11 +122,10 @@ func (f *finder) find(s socket, first []int) (peer, error) {
 // known.
 func (f *finder) elsewhere(pid int, cgroup uint64) bool {
 	groups, err := os.ReadFile(filepath.Join(f.procFS, strconv.Itoa(pid), "cgroup"))
-	_, path, ok := strings.Cut("\n"+string(groups), "\n0::")
+	path, ok := procs.Cgroup(string(groups), "")
 	if err != nil || !ok {
 		return err != nil // it is gone
 	}
-	path, _, _ = strings.Cut(path, "\n")
 	seen := false
 	for _, mount := range []string{"", "unified"} { // the latter if both versions are mounted
 		var st unix.Stat_t

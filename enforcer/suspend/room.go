@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"gpusteward/internal/procs"
 )
 
 // reserve is the host memory that suspended workloads leave to all others, as a
@@ -111,22 +113,11 @@ func (h Host) cgroup(pid int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	found := "/"
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		parts := strings.SplitN(lines.Text(), ":", 3)
-		if len(parts) != 3 {
-			continue
-		}
-		for _, controller := range strings.Split(parts[1], ",") {
-			if controller == "memory" {
-				return filepath.Join("/", parts[2]), nil
-			}
-		}
-		if parts[1] == "" {
-			found = filepath.Join("/", parts[2])
-		}
+	path, ok := procs.Cgroup(string(text), "memory")
+	if !ok {
+		path, _ = procs.Cgroup(string(text), "")
 	}
-	return found, nil
+	return filepath.Join("/", path), nil
 }
 
 // versions are the files of a cgroup's memory, by the version of cgroups.

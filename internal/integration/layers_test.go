@@ -69,7 +69,7 @@ var layers = map[string][]string{
 	// pure: which workloads have their memory on a GPU
 	"enforcer/residency": {"enforcer/audit", "enforcer/policy", "internal/quota"},
 	// mechanisms that hold quotas besides the hook
-	"enforcer/backend":  {"collectors/gpu", "collectors/host", "enforcer/policy", "internal/wire"},
+	"enforcer/backend":  {"collectors/gpu", "collectors/host", "enforcer/policy", "internal/procs", "internal/wire"},
 	"enforcer/broker":   {"internal/procs", "internal/quota", "internal/wire", "enforcer/schedule", "enforcer/ledger"},
 	"enforcer/gemini":   {"enforcer/schedule", "enforcer/ledger", "internal/procs", "internal/wire"},
 	"internal/wire":     {"internal/quota"}, // frames and books, shared by the broker and its clients

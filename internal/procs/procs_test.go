@@ -129,6 +129,24 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+func TestCgroup(t *testing.T) {
+	for content, want := range map[string][2]string{ // without a controller, and of the devices
+		"0::/a/b\n":                      {"/a/b", ""},
+		"12:cpu,devices:/x\n0::/a b:c\n": {"/a b:c", "/x"},
+		"0::/\n":                         {"/", ""},
+		"12:devices:/x\n1:name=s:/y\n":   {"", "/x"},
+		"":                               {},
+		"0::/docker/7/init.scope":        {"/docker/7/init.scope", ""},
+		"10:memory:/0::/trick:devices\n0::/real\n": {"/real", ""},
+	} {
+		for i, controller := range []string{"", "devices"} {
+			got, ok := Cgroup(content, controller)
+			fixture.If(t, got != want[i] || ok != (want[i] != ""), "%q of %q: %q, %v; want %q", controller, content, got, ok,
+				want[i])
+		}
+	}
+}
+
 // TestWhose has a user be one party, whatever cgroups and UIDs he has.
 func TestWhose(t *testing.T) {
 	Etc = t.TempDir()

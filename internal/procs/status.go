@@ -2,6 +2,7 @@ package procs
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -15,6 +16,18 @@ func StatusLine(status []byte, name string) []string {
 		}
 	}
 	return nil
+}
+
+// Cgroup returns the path of a process's cgroup in the hierarchy of a controller, or in that of version 2 for "", from
+// the content of its /proc/PID/cgroup.
+func Cgroup(content, controller string) (path string, ok bool) {
+	for line := range strings.Lines(content) {
+		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(parts) == 3 && slices.Contains(strings.Split(parts[1], ","), controller) {
+			return parts[2], true
+		}
+	}
+	return "", false
 }
 
 // Inner returns the ID of a process or a thread in its own PID namespace, by which it knows itself, from
