@@ -61,7 +61,7 @@ func TestDCGMGolden(t *testing.T) {
 	families := parse(t, strings.NewReader(body))
 	for _, r := range dcgmRows {
 		want := dto.MetricType_GAUGE
-		if r.kind == counter {
+		if r.kind == collectors.CounterType {
 			want = dto.MetricType_COUNTER
 		}
 		if f := families[r.name]; f.GetType() != want || len(f.GetMetric()) != 1 {
@@ -229,7 +229,7 @@ func migrations(t *testing.T) (all []migration) {
 		}
 		m, of := said[r.name], "dcgm-default"
 		delete(said, r.name)
-		if i >= len(dcgmDefault) {
+		if r.added {
 			of = "dcgm-added"
 		}
 		fixture.If(t, m.of != "" && m.of != of, "docs/migration.tsv: %s is %s, not %s", r.name, of, m.of)
@@ -246,7 +246,7 @@ func (r dcgmRow) expr() string {
 	var match, sum []string
 	for i, v := range r.match {
 		switch label := r.metric.Labels[2+i]; {
-		case v == "":
+		case v == "+":
 			sum = append(sum, label)
 		case strings.Contains(v, "|"):
 			sum = append(sum, label)
@@ -265,7 +265,7 @@ func (r dcgmRow) expr() string {
 	return e + scales[r.scale]
 }
 
-var scales = map[float64]string{1: "", 1e-6: " / 1e6", 100: " * 100", 1000: " * 1000", perMiB: " / 2^20",
+var scales = map[float64]string{1: "", 1e-6: " / 1e6", 100: " * 100", 1000: " * 1000", 1. / (1 << 20): " / 2^20",
 	1. / 1024: " / 1024", 1e-3: " / 1000", 1e9: " * 1e9"}
 
 // unit returns the unit of our series if it is different.

@@ -28,17 +28,23 @@ type needed struct {
 	zeros  string // those of them that are 0: all, one of each GPU, or found
 }
 
+// rowsOf returns the rows of a table without its comments, which begin with #.
+func rowsOf(table string) (all [][]string) {
+	for line := range strings.Lines(table) {
+		if !strings.HasPrefix(line, "#") {
+			all = append(all, strings.Split(strings.TrimSuffix(line, "\n"), "\t"))
+		}
+	}
+	return all
+}
+
 // readProfile panics at a bad row: the table is a part of the program.
 func readProfile(table string) profile {
 	p := profile{}
-	for line := range strings.Lines(table) {
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		cells := strings.Split(strings.TrimSpace(line), "\t")
+	for _, cells := range rowsOf(table) {
 		m, err := labels.ParseMatchers(cells[1])
 		if err != nil {
-			panic(fmt.Sprintf("exporter: minimal.tsv: %s: %v", line, err))
+			panic(fmt.Sprintf("exporter: minimal.tsv: %q: %v", cells, err))
 		}
 		p[cells[0]] = append(p[cells[0]], needed{m, cells[2]})
 	}

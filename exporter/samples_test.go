@@ -84,12 +84,12 @@ func (s *samples) added(gpu string) {
 	put(device.FanSpeed, .5, "1")
 	put(device.ClockEventActive, 0, "hw_slowdown")
 	put(device.ClockEventActive, 1, "sw_thermal")
-	for i, r := range dcgmAdded { // a value for each row that has none yet
-		sums := slices.ContainsFunc(r.match, func(value string) bool { return value == "" || strings.Contains(value, "|") })
+	for i, r := range slices.DeleteFunc(slices.Clone(dcgmRows), func(r dcgmRow) bool { return !r.added }) {
+		sums := slices.ContainsFunc(r.match, func(value string) bool { return value == "+" || strings.Contains(value, "|") })
 		fits := func(o collectors.Sample) bool {
 			return o.Metric == r.metric && o.Labels[0] == gpu && (sums || slices.Equal(o.Labels[2:], r.match))
 		}
-		if !slices.ContainsFunc(*s, fits) {
+		if !slices.ContainsFunc(*s, fits) { // a value for each row that has none yet
 			put(r.metric, float64(i+2)/r.scale, r.match...)
 		}
 	}
