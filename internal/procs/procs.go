@@ -121,11 +121,6 @@ func some(p patience, k kind, procfs string, pid int, names []string) (map[strin
 	return texts, err
 }
 
-// ReadFile returns the content of a file of a process.
-func ReadFile(procfs string, pid int, name string) ([]byte, error) {
-	return one(loop, files, procfs, pid, name)
-}
-
 // ReadFiles returns the contents of those files of a process that can be read, by name.
 func ReadFiles(procfs string, pid int, names []string) (map[string]string, error) {
 	return some(loop, files, procfs, pid, names)

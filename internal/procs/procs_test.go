@@ -50,7 +50,7 @@ func TestOnlyProcsReadsBlockingFiles(t *testing.T) {
 func TestProcessBlocksItsReaders(t *testing.T) {
 	pids, letGo := fixture.Executing(t, 1)
 	pid := pids[0]
-	read := func() error { return fixture.Error(ReadFile("/proc", pid, "stat")) }
+	read := func() error { return fixture.Error(one(loop, files, "/proc", pid, "stat")) }
 	fixture.Fails(t, read(), ErrLate.Error(), "a look at it")
 	fixture.Fails(t, fixture.Error(ReadFiles("/proc", pid, []string{"stat", "io"})), ErrLate.Error(), "another look at it")
 	fixture.Must(t, fixture.Error(ReadStat("/proc", os.Getpid())))
