@@ -20,7 +20,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// recorded returns an answer of NCCL 2.28.9.
+// recorded returns an answer of NCCL: of 2.28.9, unless its name has another version.
 func recorded(t testing.TB, name string) string {
 	t.Helper()
 	return string(fixture.Value(os.ReadFile("testdata/" + name))(t))
@@ -160,32 +160,11 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestText has lines in every order in which NCCL's source puts them. No answer of an older one is recorded.
+// TestText has lines in every order in which NCCL's source puts them (testdata/source-*). No answer of an older one is
+// recorded.
 func TestText(t *testing.T) {
 	counts := func(n uint64) map[string]uint64 { return map[string]uint64{total: n} }
-	for text, want := range map[string][]Communicator{`NCCL version 2.24.3 compiled with CUDA 12.8
-
-Errors
-======
-
-#0-0 (78db921d1c117b4a) INCOMPLETE
-  Missing communicator data from 1 rank
-  The missing rank: 5
-
-Warnings
-========
-
-#0-0 (78db921d1c117b4a) MISMATCH
-  Communicator ranks have different collective operation counts
-  5 ranks have launched up to operation 64
-  2 ranks have launched up to operation 60
-  Rank 6 -- GPU 2 managed by process 20 on node 10.0.0.2
-  Rank 7 -- GPU 3 managed by process 21 on node 10.0.0.2
-  Rank 2 has not launched any operations -- [process information not found]
-
-#1-0 (00db921d1c117b4a) MISMATCH
-  Communicator ranks have different status
-`: {
+	for file, want := range map[string][]Communicator{"source-2.24.txt": {
 		{ID: "78db921d1c117b4a", Ranks: []Rank{
 			{Rank: 5, Missing: true},
 			{Rank: -1, Counts: counts(64)},
@@ -194,29 +173,14 @@ Warnings
 			{Rank: 2, Counts: counts(0)},
 		}},
 		{ID: "00db921d1c117b4a", Closing: true},
-	}, `NCCL version 2.27.5 compiled with CUDA 12.8
-
-#0-0 (aa) ERROR
-  Asynchronous error on 1 rank
-  Rank 0 reported timeout -- GPU 0 managed by process 10 on node 10.0.0.1
-
-#0-1 (bb) MISMATCH
-  Communicator ranks have different Broadcast operation counts
-  Rank 0 has launched up to operation 2 -- GPU 0 (NVML 4) managed by process 10 on node 10.0.0.1
-  3 ranks have not launched any operations
-
-  Communicator ranks have different AllReduce operation counts
-  Rank 0 has launched up to operation 7 -- GPU 0 (NVML 4) managed by process 10 on node 10.0.0.1
-  Rank 1 has not launched any operations -- GPU 1 managed by process 11 on node 10.0.0.1
-  2 ranks have launched up to operation 6
-`: {{ID: "aa", Closing: true}, {ID: "bb", Ranks: []Rank{
+	}, "source-2.27.txt": {{ID: "aa", Closing: true}, {ID: "bb", Ranks: []Rank{
 		{Rank: 0, Host: "10.0.0.1", PID: 10, Counts: map[string]uint64{"Broadcast": 2, "AllReduce": 7}},
 		{Rank: -1, Counts: map[string]uint64{"Broadcast": 0}},
 		{Rank: 1, Host: "10.0.0.1", PID: 11, Counts: map[string]uint64{"AllReduce": 0}},
 		{Rank: -1, Counts: map[string]uint64{"AllReduce": 6}},
 	}}}} {
-		got := mustParse(t, text).Communicators
-		fixture.If(t, !reflect.DeepEqual(got, want), "%+v, want %+v", got, want)
+		got := mustParse(t, recorded(t, file)).Communicators
+		fixture.If(t, !reflect.DeepEqual(got, want), "%s: %+v, want %+v", file, got, want)
 	}
 }
 
