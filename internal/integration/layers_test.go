@@ -26,7 +26,7 @@ var layers = map[string][]string{
 	"internal/agent": {"collectors", "collectors/all", "collectors/device", "collectors/gpu", "collectors/gpu/sim",
 		"collectors/gpu/sim/scenarios", "collectors/host", "collectors/links", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/jobs",
 		"enforcer/broker", "enforcer/crash", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "enforcer/profile", "enforcer/suspend", "internal/config",
-		"internal/input", "internal/stack", "internal/worker"},
+		"internal/input", "internal/span", "internal/stack", "internal/worker"},
 	// only tests
 	"internal/integration": {},
 	// the only reader of YAML
@@ -45,11 +45,11 @@ var layers = map[string][]string{
 	// files and HTTP, which the judgement lacks
 	"health/journal": {"collectors", "collectors/host", "health/incident"},
 	// the Alertmanager client and its 32 modules
-	"health/notifier": {"collectors", "health", "health/incident"},
+	"health/notifier": {"collectors", "health", "health/incident", "internal/span"},
 
 	"enforcer": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/backend",
 		"enforcer/broker", "enforcer/crash", "enforcer/escalation", "enforcer/jobs", "enforcer/policy", "enforcer/profile", "enforcer/residency",
-		"enforcer/suspend", "internal/procs", "internal/quota", "internal/wire"},
+		"enforcer/suspend", "internal/procs", "internal/quota", "internal/span", "internal/wire"},
 
 	// what is kept of programs that met a fault
 	"enforcer/crash": {"collectors/host", "enforcer/broker", "enforcer/symbol", "internal/wire"},
@@ -65,12 +65,12 @@ var layers = map[string][]string{
 	// everything that touches other processes
 	"enforcer/action": {"enforcer/audit", "enforcer/escalation", "internal/procs"},
 	// the driver's checkpoints of processes, each call in a child process
-	"enforcer/suspend": {"enforcer/action", "enforcer/audit", "internal/procs", "internal/worker"},
+	"enforcer/suspend": {"enforcer/action", "enforcer/audit", "internal/procs", "internal/span", "internal/worker"},
 	// pure: which workloads have their memory on a GPU
 	"enforcer/residency": {"enforcer/audit", "enforcer/policy", "internal/quota"},
 	// mechanisms that hold quotas besides the hook
 	"enforcer/backend":  {"collectors/gpu", "collectors/host", "enforcer/policy", "internal/procs", "internal/wire"},
-	"enforcer/broker":   {"internal/procs", "internal/quota", "internal/wire", "enforcer/schedule", "enforcer/ledger"},
+	"enforcer/broker":   {"internal/procs", "internal/quota", "internal/span", "internal/wire", "enforcer/schedule", "enforcer/ledger"},
 	"enforcer/gemini":   {"enforcer/schedule", "enforcer/ledger", "internal/procs", "internal/wire"},
 	"internal/wire":     {"internal/quota"}, // frames and books, shared by the broker and its clients
 	"enforcer/schedule": {},
@@ -80,6 +80,7 @@ var layers = map[string][]string{
 	"internal/stack":    {"internal/procs", "internal/worker"}, // stacks of other processes; useful without a GPU
 	"internal/procs":    {"internal/worker"},                   // what procfs tells of other processes
 	"internal/worker":   {},                                    // child processes that the kernel may hold
+	"internal/span":     {},                                    // requests as spans, for who exports them
 	"internal/quota":    {"internal/input"},                    // the terms of quotas, for all that use them
 	"internal/input":    {},                                    // what is wrong with what an operator wrote
 	"enforcer/ledger":   {},
