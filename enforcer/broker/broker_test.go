@@ -38,7 +38,7 @@ func TestSession(t *testing.T) {
 	fixture.If(t, used != 0 || limit != 1000, "memory: %d of %d", used, limit)
 	c.sync()
 	fixture.Equal(t, b.Stats().Sessions["active"], 1, "… active sessions")
-	if h := b.Stats().Hooks; len(h) != 1 || h[0] != (wire.HookStats{Version: "0.1", ABI: "3.12", Sessions: 1,
+	if h := b.Stats().Hooks; len(h) != 1 || h[0] != (wire.HookStats{Version: "0.1", ABI: "3.13", Sessions: 1,
 		Unknown: 2}) {
 		t.Errorf("hooks: %+v", h)
 	}

@@ -14,7 +14,7 @@ import (
 const (
 	Magic = 0x57535047 // "GPSW"
 	Major = 3
-	Minor = 12
+	Minor = 13
 )
 
 // Sizes, in bytes unless stated otherwise.

@@ -125,7 +125,7 @@ var constants = map[string]int{
 	"GS_E_TENANT": int(CodeTenant), "GS_E_LIMIT": int(CodeLimit), "GS_E_GPU": int(CodeGPU),
 	"GS_E_DENIED": int(CodeDenied),
 	"GS_OPEN":     int(ModeOpen), "GS_RUN": int(ModeRun), "GS_PAUSE": int(ModePause), "GS_KILL": int(ModeKill),
-	"GS_MAGIC": Magic, "GS_MAJOR": Major, "GS_MINOR": Minor, "GS_FRAME_MAX": FrameMax, "GS_GPUS": GPUs,
+	"GS_MAGIC": Magic, "GS_MAJOR": Major, "GS_MINOR": Minor, "GS_FRAME_MAX": FrameMax, "GS_GPUS": GPUs, "GS_CALLER_AT": CallerAt,
 	"GS_BESIDE": int(Beside), "GS_HASTE": int(Haste),
 	"GS_TRACE_AT": TraceAt, "GS_EVENTS_KEPT": EventsKept, "GS_BLOCK": eventsOfBlock,
 	"GS_COMMUNICATORS": Communicators, "GS_PEERS": Peers,

@@ -23,13 +23,28 @@ type Hello struct {
 	Unknown   uint16         // driver entries that the program has obtained and the hook does not know
 	Hook      [16]byte       // version, NUL-padded
 	Tenant    [64]byte       // requested, NUL-padded; empty: the policy decides
-	UUID      [GPUs][16]byte // the index is the session's number of the GPU
+	UUID      [GPUs][16]byte // the index is the session's number of the GPU; see Caller for the last ones
 	Old       uint64         // the old session
 	Token     uint64         // token of its WELCOME
 	Committed [GPUs]uint64   // bytes held on each GPU
 	Trace     uint8          // since 3.2: 1: the process writes a trace if it gets room for one
 	Crash     uint8          // since 3.11: 1: likewise what explains a crash, behind the trace
 	_         [14]byte
+}
+
+// CallerAt is the first entry of Hello.UUID that may hold a part of a traceparent.
+const CallerAt = 12
+
+// Caller returns the traceparent in the program's environment, as the program says it; empty:
+// there is none. Since 3.13 it is in the last 64 bytes of UUID, if that has so many to spare.
+func (m *Hello) Caller() string {
+	var text [16 * (GPUs - CallerAt)]byte
+	if m.GPUs <= CallerAt {
+		for i, part := range m.UUID[CallerAt:] {
+			copy(text[16*i:], part[:])
+		}
+	}
+	return Text(text[:])
 }
 
 // A Welcome answers a Hello, and carries the page's descriptor.

@@ -47,6 +47,7 @@ static void hello(void)
 
 	broker_listen();
 	setenv("GPUSTEWARD_TENANT", "blue", 1);
+	setenv("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", 1);
 	gs_entry_given("cuMemAlloc_v2");
 	gs_entry_given("cuUnheardOf");
 	pthread_t t = starting();
@@ -60,6 +61,7 @@ static void hello(void)
 	CHECK(r.hello.pid == (uint32_t)getpid() && r.hello.gpus == 2 && r.hello.cuda == 13000 && r.hello.unknown == 1);
 	CHECK(strcmp(r.hello.tenant, "blue") == 0 && strcmp(r.hello.hook, GS_VERSION) == 0);
 	CHECK(r.hello.uuid[0][0] == 'a' && r.hello.uuid[1][15] == 'b' && r.hello.uuid[2][0] == 0);
+	CHECK(strcmp((const char *)r.hello.uuid[GS_CALLER_AT], getenv("TRACEPARENT")) == 0);
 	CHECK(r.hello.old_session == 0 && r.hello.token == 0 && r.hello.committed[0] == 0);
 	CHECK(gs_client_connected() && gs_client_epoch() != epoch && gs_page != &gs_own);
 	CHECK(gs_gpu_count() == 2 && gs_gpu_of_device(1) == 1 && gs_gpu_of_device(2) == -1);

@@ -107,6 +107,7 @@ void gs_settings_read(void)
 	s.closed = strcmp(setting("GPUSTEWARD_FAIL"), "closed") == 0;
 	snprintf(s.socket, sizeof(s.socket), "%s", *path ? path : GS_DEFAULT_SOCKET);
 	snprintf(s.tenant, sizeof(s.tenant), "%s", tenant);
+	snprintf(s.caller, sizeof(s.caller), "%s", setting("TRACEPARENT"));
 	if (*memory && !parse_size(memory, &s.memory))
 		gs_log("GPUSTEWARD_MEMORY_LIMIT=%s is no size (bytes, or with K, M or G): no limit", memory);
 	gs_settings = s;

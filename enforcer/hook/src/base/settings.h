@@ -8,6 +8,7 @@
 struct gs_settings {
 	char socket[108];
 	char tenant[64];
+	char caller[64]; /* TRACEPARENT: the request of somebody else that this program is part of */
 	uint64_t memory; /* bytes per GPU; 0 is no limit */
 	bool off;
 	bool closed; /* GPUSTEWARD_FAIL=closed */

@@ -8,9 +8,10 @@
 
 #define GS_MAGIC 0x57535047u /* "GPSW" */
 #define GS_MAJOR 3
-#define GS_MINOR 12
+#define GS_MINOR 13
 #define GS_FRAME_MAX 4096 /* bytes, header and payload */
 #define GS_GPUS 16        /* most GPUs of one session */
+#define GS_CALLER_AT 12   /* see gs_hello */
 
 enum gs_type {
 	GS_HELLO = 1,      /* struct gs_hello; first of a session */
@@ -56,7 +57,9 @@ struct gs_hello {
 	uint16_t unknown; /* entries of the driver that the program got so far and the hook does not know */
 	char hook[16];                /* version, NUL-padded */
 	char tenant[64];              /* wished for, NUL-padded; empty: as the policy says */
-	uint8_t uuid[GS_GPUS][16];    /* cuDeviceGetUuid; the index is the session's GPU number */
+	/* cuDeviceGetUuid; the index is the session's GPU number. Since 3.13, of a session with at most
+	 * GS_CALLER_AT GPUs, the bytes from there on are TRACEPARENT of the environment, NUL-padded. */
+	uint8_t uuid[GS_GPUS][16];
 	uint64_t old_session;         /* RESUME only */
 	uint64_t token;               /* RESUME only: the WELCOME's */
 	uint64_t committed[GS_GPUS];  /* RESUME only: bytes held on each GPU */

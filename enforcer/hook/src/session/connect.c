@@ -29,6 +29,8 @@ static int send_hello(void)
 
 	memcpy(hello.tenant, gs_settings.tenant, sizeof(hello.tenant));
 	memcpy(hello.uuid, gs_gpus.uuid, sizeof(hello.uuid));
+	if (gs_gpus.count <= GS_CALLER_AT)
+		memcpy(hello.uuid[GS_CALLER_AT], gs_settings.caller, sizeof(gs_settings.caller));
 	gs_sums_declare(gs_client.declared);
 	memcpy(hello.committed, gs_client.declared, sizeof(hello.committed));
 	bool resume = gs_client.session != 0;
