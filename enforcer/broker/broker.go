@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"gpusteward/internal/span"
 	"gpusteward/internal/wire"
 )
 
@@ -94,8 +95,9 @@ type Options struct {
 	// including those that have unread data; 0 is maxSessions, or as many as the
 	// limit of descriptors allows
 	MaxSessions int
-	MaxPerPID   int    // 0 is maxPerPID
-	ProcFS      string // empty is /proc
+	MaxPerPID   int            // 0 is maxPerPID
+	ProcFS      string         // empty is /proc
+	Spans       *span.Recorder // nil: there are none
 	Logger      *slog.Logger
 }
 

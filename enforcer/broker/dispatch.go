@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"gpusteward/internal/span"
 	"gpusteward/internal/wire"
 )
 
@@ -37,17 +38,18 @@ var (
 // An operation is the handling of one type of message.
 type operation struct {
 	do    func(s *session, fd int, m *mail, h wire.Header, payload []byte) *refusal
-	first bool // opens a session
-	any   bool // in a session or not
-	books bool // moves memory or ends turns: it is delayed where others are refused, because its loss would stay
-	slow  bool // takes longer than others should wait
+	first bool   // opens a session
+	any   bool   // in a session or not
+	books bool   // moves memory or ends turns: it is delayed where others are refused, because its loss would stay
+	slow  bool   // takes longer than others should wait
+	span  string // that it becomes, if it is sampled; empty: it never is
 }
 
 var operations = [wire.Types]operation{
-	wire.TypeHello:   {do: (*session).hello, first: true, slow: true},
-	wire.TypeResume:  {do: (*session).hello, first: true, slow: true},
+	wire.TypeHello:   {do: (*session).hello, first: true, slow: true, span: "broker.hello"},
+	wire.TypeResume:  {do: (*session).hello, first: true, slow: true, span: "broker.resume"},
 	wire.TypePing:    {do: (*session).ping},
-	wire.TypeReserve: {do: (*session).reserve, books: true},
+	wire.TypeReserve: {do: (*session).reserve, books: true, span: "broker.reserve"},
 	wire.TypeCommit:  {do: (*session).book, books: true},
 	wire.TypeAbort:   {do: (*session).book, books: true},
 	wire.TypeFree:    {do: (*session).book, books: true},
@@ -65,7 +67,14 @@ func (s *session) dispatch(m *mail, n int) error {
 	h, payload, err := wire.Decode(m.in[:n])
 	r := s.check(m, h, err, now)
 	if r == nil {
-		r = operations[h.Type].do(s, s.fd, m, h, payload)
+		op := &operations[h.Type]
+		var a *span.Span
+		if op.span != "" {
+			a = s.begin(op.span, now)
+		}
+		if r = op.do(s, s.fd, m, h, payload); a != nil {
+			s.end(a, h, payload, r)
+		}
 		if s.fault != nil {
 			return s.fault
 		}

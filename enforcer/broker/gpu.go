@@ -147,6 +147,7 @@ func (g *gpu) drained(p *party, u schedule.Usage) bool {
 		return false
 	}
 	p.drains = false
+	g.spans(p, p.state)
 	g.schedule.Drained(g.now(), p.name, u)
 	return true
 }
@@ -187,6 +188,7 @@ func (g *gpu) show(p *party) bool {
 		t.mute.Store(state.Mute || t.quiet)
 		t.show(turn)
 	}
+	g.spans(p, was)
 	return true
 }
 
@@ -285,6 +287,7 @@ func (g *gpu) rests(p *party, u schedule.Usage) bool {
 		return false
 	}
 	p.wants, p.drains = false, false
+	g.spans(p, p.state)
 	for _, t := range p.seats {
 		t.asked.Store(false)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpusteward/internal/span"
 	"gpusteward/internal/wire"
 )
 
@@ -18,6 +19,7 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	s.due.Store(0)
 	var hello wire.Hello
 	hello.Decode(payload)
+	s.parent = span.ParseParent(hello.Caller())
 	if err := s.b.complete(s); err != nil {
 		return refuse(wire.CodeDenied, err)
 	}

@@ -64,6 +64,7 @@ type owner struct {
 	sessions    int
 	calls, rate rate // connections and messages
 	asks        rate // for statistics
+	spans       rate
 }
 
 // inNameOf returns the owner of a process by its user and cgroup.

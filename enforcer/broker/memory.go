@@ -26,9 +26,10 @@ func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refus
 	}
 	began := s.b.clock.now()
 	answer, result := wire.TypeGrant, ok
+	s.lacks = ""
 	switch {
 	case t == nil && s.b.options.FailClosed:
-		answer, result, ask.Bytes = wire.TypeDeny, denied, 0
+		answer, result, ask.Bytes, s.lacks = wire.TypeDeny, denied, 0, "denied"
 	case t != nil:
 		reservation, granted, free, asked := s.admit(t, waited, &ask)
 		if granted && s.b.options.Granted != nil {
@@ -41,7 +42,10 @@ func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refus
 			return refusedMany
 		}
 		if ask.Reservation = reservation; !granted {
-			answer, result, ask.Bytes = wire.TypeDeny, denied, free
+			answer, result, ask.Bytes, s.lacks = wire.TypeDeny, denied, free, "denied"
+		}
+		if ask.Wait > 0 {
+			s.lacks = "later"
 		}
 	}
 	s.fault = send(fd, ask.Append(wire.Header{Type: answer, Seq: h.Seq, Session: s.id}.Append(m.out[:0])))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/schedule"
+	"gpusteward/internal/span"
 	"gpusteward/internal/wire"
 )
 
@@ -28,6 +29,8 @@ type party struct {
 	longest   longest
 	books     schedule.Stats // of times before the schedule forgot the tenant
 	seen      schedule.Stats // as the schedule said last
+	turn      *span.Span     // of the present turn; nil: it is not recorded
+	late      bool           // that took too long to drain
 }
 
 // A seat is a session's place on a GPU. The process takes it when it makes a
@@ -140,6 +143,9 @@ func (g *gpu) leave(t *seat) {
 	g.schedule.Leave(g.now(), p.name)
 	p.pace()
 	if len(p.seats) == 0 {
+		was := p.state
+		p.state, p.drains = schedule.State{Mode: schedule.Pause}, false
+		g.spans(p, was)
 		g.parties = slices.DeleteFunc(g.parties, func(o *party) bool { return o == p })
 		if g.past = append(g.past, p); len(g.past) > mostPast {
 			g.memory.SetCap(g.past[0].name, 0) // has it forget the tenant

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpusteward/internal/span"
 	"gpusteward/internal/wire"
 )
 
@@ -62,6 +63,8 @@ type session struct {
 	since   time.Time
 	denied  bool // the policy refuses its wish; guarded by the broker's reloads
 	cuda    uint32
+	parent  span.Parent   // of its spans
+	lacks   string        // why its last RESERVE was denied, for the span; empty: it was not
 	unknown atomic.Uint32 // entries of the driver, to its hook
 	absent  atomic.Bool   // its process is suspended
 	// it has spoken since WELCOME: its process got that

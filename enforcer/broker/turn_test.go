@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"gpusteward/enforcer/schedule"
 	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
+	"gpusteward/internal/span"
 	"gpusteward/internal/wire"
 )
 
@@ -483,4 +485,84 @@ func TestBooksOutliveTheScheduleOfATenant(t *testing.T) {
 	}
 	s := b.tenant("a")
 	fixture.If(t, s.Turns != 3 || s.Launches != 30, "books: %+v", s)
+}
+
+const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+
+// traced starts a broker whose spans are all recorded, and returns those of a name.
+func traced(t *testing.T, change func(*Broker)) (*Broker, func(name string) []span.Span) {
+	t.Helper()
+	r := span.New()
+	r.Set(1)
+	b := start(t, Options{Spans: r, Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}})}, change)
+	return b, func(name string) []span.Span {
+		return slices.DeleteFunc(r.Read(0).Spans, func(s span.Span) bool { return s.Name != "broker."+name })
+	}
+}
+
+// say writes a traceparent into a HELLO.
+func say(h *wire.Hello, traceparent string) *wire.Hello {
+	for i := range len(traceparent) {
+		h.UUID[wire.CallerAt+i/16][i%16] = traceparent[i]
+	}
+	return h
+}
+
+// TestASessionJoinsItsCallersTrace has a program whose environment has a traceparent, and programs that lie.
+func TestASessionJoinsItsCallersTrace(t *testing.T) {
+	b, spans := traced(t, (*Broker).stopClock)
+	c := connect(t, b.options.Socket)
+	h := say(hello("a", 1), traceparent)
+	h.Old, h.Token, h.Committed[0] = 4711, 4711, 10 // of an earlier broker
+	c.hello(wire.TypeResume, h)
+	_, _ = c.reserve(60)
+	_, _ = c.reserve(60)
+	c.send(wire.TypeReserve, &wire.Memory{GPU: 1})
+	c.refused(wire.CodeGPU)
+	for i, want := range []struct {
+		name, failed string
+		bytes, uuid  any
+	}{{"resume", "", nil, nil}, {"reserve", "", uint64(60), b.first().GPU}, {"reserve", "denied", uint64(60), b.first().GPU},
+		{"reserve", "gpu", uint64(0), nil}} {
+		s := spans(want.name)[max(i-1, 0)]
+		tags := s.Tags
+		fixture.If(t, s.Parent != span.ParseParent(traceparent) || s.Failed != want.failed || tags["bytes"] != want.bytes ||
+			tags["uuid"] != want.uuid || tags["tenant"] != "a" || tags["session"] != c.session, "span %d: %+v", i, s)
+	}
+	full := say(hello("a", 1), traceparent)
+	full.GPUs = wire.CallerAt + 4
+	for i, lie := range []*wire.Hello{hello("a", 1), say(hello("a", 1), `00-{tenant="b"}`), full, say(hello("nobody", 1), "zz")} {
+		connect(t, b.options.Socket).send(wire.TypeHello, lie)
+		eventually(t, "it is recorded", func() bool { return len(spans("hello")) > i })
+		s := spans("hello")[i]
+		fixture.If(t, s.Parent.ID != [8]byte{} || s.Trace == [16]byte{} || s.Trace == span.ParseParent(traceparent).Trace ||
+			(s.Failed == "tenant") != (i == 3), "%d: %+v", i, s)
+	}
+	for range 2 * spansOfOwner { // whoever asks a lot does not push out the spans of others
+		_, _ = c.reserve(1000)
+	}
+	fixture.Equal(t, len(spans("reserve")), spansOfOwner-5, "spans of RESERVE beside the five of others")
+}
+
+// TestTurnsAreSpans ends a tenant's turn when its work has drained, in time or too late.
+func TestTurnsAreSpans(t *testing.T) {
+	t.Parallel()
+	for failed, limit := range map[string]time.Duration{"": time.Hour, "late": 0} {
+		b, spans := traced(t, inTurns(limit))
+		c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
+		c.acquire(0)
+		c.sync()
+		d.queue(0)
+		turn := c.mode(0, wire.ModePause).Turn
+		if failed != "" {
+			d.mode(0, wire.ModeRun)
+		}
+		is := func(s span.Span) bool {
+			return s.Tags["turn"] == turn && s.Tags["tenant"] == "a" && s.Failed == failed && s.Took > 0
+		}
+		fixture.If(t, slices.ContainsFunc(spans("turn"), is), "%q: the span of a turn ends before its work has drained", failed)
+		c.yield(0, wire.WhyDrained)
+		c.sync()
+		fixture.If(t, !slices.ContainsFunc(spans("turn"), is), "%q: no span of turn %d: %+v", failed, turn, spans("turn"))
+	}
 }
