@@ -1,6 +1,7 @@
 package enforcer_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/policy"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/span"
 )
 
 // TestEnforcerTerminates ends a program that goes around the hook if the policy says so, and no other program. It does
@@ -20,8 +22,11 @@ func TestEnforcerTerminates(t *testing.T) {
 	t.Parallel()
 	shadow := quick(policy.Terminate)
 	shadow.Shadow = true
-	g := underEnforcer(t, judging(byPath("doomed", none, quick(policy.Terminate)), byPath("shadowed", none, shadow)))
+	g := prepared(t)
+	g.broker.Spans = span.New()
+	g.broker.Spans.Set(1)
 	g.hardware = true
+	g.run(judging(byPath("doomed", none, quick(policy.Terminate)), byPath("shadowed", none, shadow)))
 	// It makes the GPU known to the broker.
 	anchor := g.job("third", true, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=600")
 	doomed := g.job("doomed", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=600")
@@ -44,6 +49,12 @@ func TestEnforcerTerminates(t *testing.T) {
 	poll(t, 60*time.Second, "the other is not at the top in shadow",
 		func() bool { return slices.Contains(g.told("shadowed"), "terminate shadow") })
 	g.work(shadowed, anchor) // which were not touched
+	steps := ""
+	for _, s := range g.broker.Spans.Read(0).Spans {
+		steps += fmt.Sprintln(s.Name, s.Tags["workload"], s.Tags["from"], s.Tags["to"], s.Tags["result"], s.Failed)
+	}
+	fixture.Contains(t, steps, "enforcer.step unit:doomed.service warn throttle done \n", "the spans")
+	fixture.Contains(t, steps, "enforcer.step unit:shadowed.service suspend terminate shadow \n", "the spans")
 }
 
 // TestPausedOverRestart ends an enforcer while a workload is paused. The workload runs until the next enforcer pauses

@@ -39,7 +39,7 @@ const (
 type Options struct {
 	Tick      audit.Tick // from one look to the next
 	Policy    *policy.Policy
-	Broker    broker.Options // without what the enforcer itself sets: Policy, Owner, Capacity, Enforcer
+	Broker    broker.Options // without what the enforcer itself sets: Policy, Owner, Capacity, Enforcer; Spans has the enforcer's, too
 	Dir       string         // of one enforcer only, created if necessary
 	StateFile string         // state that outlives a restart: the paused and suspended workloads; empty: none
 	CrashDir  string         // of the records of crashes, of root; empty: none is kept
@@ -140,7 +140,7 @@ func New(o Options) (*Enforcer, error) {
 		log:           cmp.Or(o.Broker.Logger, slog.New(slog.DiscardHandler))}
 	e.identities = identityCache{procfs: cmp.Or(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}
 	e.actor = action.Actor{ProcFS: e.identities.procfs, CgroupFS: cmp.Or(o.CgroupFS, "/sys/fs/cgroup"), Keep: e.keep}
-	e.suspender = suspend.Suspender{Call: o.Driver, Free: e.free, Size: e.size, Alive: e.actor.Alive,
+	e.suspender = suspend.Suspender{Call: o.Driver, Spans: o.Broker.Spans, Free: e.free, Size: e.size, Alive: e.actor.Alive,
 		Tick: o.Tick, Settle: o.Tick.Of(settle),
 		Keep: e.keepSuspended, Guard: &suspend.Guards{}, Returning: o.Returning,
 		Room: suspend.Host{ProcFS: e.actor.ProcFS, CgroupFS: e.actor.CgroupFS, MemInfo: o.MemInfo}.Room}

@@ -13,6 +13,7 @@ import (
 	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/quota"
+	"gpusteward/internal/span"
 	"gpusteward/internal/wire"
 )
 
@@ -35,11 +36,7 @@ func (e *Enforcer) judge(now time.Time, b audit.Books, found audit.Audited) {
 		}
 	}
 	for _, s := range e.escalation.Judge(now, findings) {
-		if s.Result == "" {
-			e.take(now, &s)
-			e.escalation.Settle(s)
-		}
-		e.tell(s)
+		e.carryOut(now, s)
 	}
 	e.settle()
 	for _, end := range e.actor.Continue(now) {
@@ -47,6 +44,22 @@ func (e *Enforcer) judge(now time.Time, b audit.Books, found audit.Audited) {
 			Why: "its processes were told to end", Result: end.Result, Detail: end.Detail})
 	}
 	e.save()
+}
+
+// carryOut takes a step that has no result yet, and tells its result.
+func (e *Enforcer) carryOut(now time.Time, s escalation.Step) {
+	a := e.Broker.Spans.Begin("enforcer.step", span.Parent{})
+	if s.Result == "" {
+		e.take(now, &s)
+		e.escalation.Settle(s)
+	}
+	failed := s.Result
+	if failed == escalation.Done || failed == escalation.Shadowed {
+		failed = ""
+	}
+	a.End(failed, "tenant", s.Tenant, "workload", s.Workload, "from", s.From.String(), "to", s.To.String(),
+		"result", s.Result)
+	e.tell(s)
 }
 
 // steps returns the escalation's limits for a tenant.

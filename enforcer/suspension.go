@@ -354,9 +354,7 @@ func (e *Enforcer) release(now time.Time, of audit.Subject, why string) error {
 	if !escalated {
 		return e.suspender.Resume(now, of, why)
 	}
-	e.take(now, &step)
-	e.escalation.Settle(step)
-	e.tell(step)
+	e.carryOut(now, step)
 	e.settle()
 	e.save()
 	return nil

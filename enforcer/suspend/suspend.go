@@ -12,6 +12,7 @@ import (
 
 	"gpusteward/enforcer/action"
 	"gpusteward/enforcer/audit"
+	"gpusteward/internal/span"
 )
 
 // Bounds.
@@ -113,6 +114,7 @@ type Suspender struct {
 	Keep   func([]Record) error                         // saves the records; nil: they are not saved
 	Life   context.Context                              // when it ends, no more calls are made; nil: never
 	Guard  *Guards                                      // of the suspended processes; nil: they are not guarded
+	Spans  *span.Recorder                               // nil: there are none
 	// is told when Close begins to resume a workload, and when it has ended with all of them; nil: nobody is
 	Returning func(is bool)
 
@@ -304,7 +306,7 @@ func (s *Suspender) keepAway(now time.Time, w *work) {
 	w.Phase, w.Since, w.stays = Suspending, now, false
 	processes, none := w.Processes, w.Record
 	none.Processes = nil
-	s.start(w, none, func() ([]int, error) { return s.suspend(processes) })
+	s.start(w, none, func(of span.Parent) ([]int, error) { return s.suspend(of, processes) })
 }
 
 // Join begins to suspend processes that started in a suspended workload.
@@ -341,7 +343,7 @@ func (s *Suspender) join(now time.Time, w *work, fresh []Process) error {
 	}
 	moves := w.Record
 	moves.Processes = w.fresh()
-	s.start(w, moves, func() ([]int, error) { return s.suspend(moves.Processes) })
+	s.start(w, moves, func(of span.Parent) ([]int, error) { return s.suspend(of, moves.Processes) })
 	return nil
 }
 
@@ -433,7 +435,7 @@ func (s *Suspender) resume(now time.Time, w *work, why string) {
 
 func (s *Suspender) try(w *work) {
 	back, others := w.back(), s.returning()
-	s.start(w, back, func() ([]int, error) { return s.giveBack(back.Processes, others) })
+	s.start(w, back, func(of span.Parent) ([]int, error) { return s.giveBack(of, back.Processes, others) })
 }
 
 // back returns the record with the processes that are to go on.
@@ -461,24 +463,34 @@ func (s *Suspender) returning() map[string]uint64 {
 }
 
 // start does something about the processes of r, once few others are on the same way: so
-// suspensions never keep a resumption waiting. The result comes by w.ends.
-func (s *Suspender) start(w *work, r Record, do func() (lost []int, err error)) {
+// suspensions never keep a resumption waiting. The result comes by w.ends. What is done belongs to a span.
+func (s *Suspender) start(w *work, r Record, do func(of span.Parent) (lost []int, err error)) {
 	if s.away == nil {
 		s.away, s.back = make(chan struct{}, maxMoving), make(chan struct{}, maxMoving)
 	}
-	way := s.away
+	way, what := s.away, "suspender.suspend"
 	if r.Phase == Resuming || w.undo {
-		way = s.back
+		way, what = s.back, "suspender.give_back"
 	}
 	ends := make(chan End, 1)
 	w.ends = ends
 	go func() {
+		a := s.Spans.Begin(what, span.Parent{})
 		way <- struct{}{}
 		defer func() { <-way }()
 		began := time.Now()
-		lost, err := do()
+		lost, err := do(a.Child())
+		a.End(failure(err), "tenant", r.Tenant, "workload", r.Workload, "processes", len(r.Processes))
 		ends <- End{Record: r, Done: r.Phase, Err: err, Took: time.Since(began), Lost: lost}
 	}()
+}
+
+// failure is the reason of an error; empty for nil.
+func failure(err error) string {
+	if err == nil {
+		return ""
+	}
+	return string(ReasonOf(err))
 }
 
 // Look returns what has ended since the last call, forgets processes that ended,
@@ -572,7 +584,7 @@ func (s *Suspender) resumeHeld(held []*work) (ends []End) {
 		go func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			lost, err := last.giveBack(r.Processes, before)
+			lost, err := last.giveBack(span.Parent{}, r.Processes, before)
 			resumed <- End{Record: r, Done: Resuming, Err: err, Lost: lost, Took: time.Since(r.Since)}
 		}()
 	}
@@ -709,8 +721,10 @@ func (s *Suspender) refused(err error) {
 	s.totals.Refused[ReasonOf(err)]++
 }
 
-// call makes one call with its deadline.
-func (s *Suspender) call(op Op, p Process) (State, error) {
+// call makes one call with its deadline, as a part of a span.
+func (s *Suspender) call(of span.Parent, op Op, p Process) (state State, err error) {
+	a := s.Spans.Begin("driver."+string(op), of)
+	defer func() { a.End(failure(err), "pid", p.PID, "bytes", p.bytes()) }()
 	if !s.Alive(p.Target) {
 		return Unknown, refuse(NotCUDA, "%s of %d: the process has ended", op, p.PID)
 	}
@@ -739,10 +753,10 @@ func (u *untouched) Unwrap() error { return u.error }
 // nothing. A process that the driver broke is lost. Of several, some may end
 // meanwhile. What is locked or checkpointed already is this suspender's, unless it
 // is new.
-func (s *Suspender) suspend(all []Process) (lost []int, err error) {
+func (s *Suspender) suspend(of span.Parent, all []Process) (lost []int, err error) {
 	needs := map[Op][]Process{}
 	for _, p := range all {
-		switch state, err := s.call(Ask, p); {
+		switch state, err := s.call(of, Ask, p); {
 		case ReasonOf(err) == NotCUDA && !s.Alive(p.Target):
 		case err != nil:
 			return nil, &untouched{err}
@@ -759,7 +773,7 @@ func (s *Suspender) suspend(all []Process) (lost []int, err error) {
 			s.guard(needs[op]).Wait()
 		}
 		for _, p := range needs[op] {
-			switch state, err := s.call(op, p); {
+			switch state, err := s.call(of, op, p); {
 			case ReasonOf(err) == NotCUDA && !s.Alive(p.Target):
 			case err != nil && state == Broken:
 				return []int{p.PID}, err
@@ -778,10 +792,10 @@ func (s *Suspender) suspend(all []Process) (lost []int, err error) {
 // or resumption: no process goes on before all have their memory. If one of them
 // cannot have it, none keeps it. A process that the driver broke is lost, and
 // so is one that ended. Others take memory at the same time, in bytes by UUID.
-func (s *Suspender) giveBack(all []Process, others map[string]uint64) (lost []int, err error) {
+func (s *Suspender) giveBack(of span.Parent, all []Process, others map[string]uint64) (lost []int, err error) {
 	var locked, away []Process
 	for _, p := range all {
-		switch state, err := s.call(Ask, p); {
+		switch state, err := s.call(of, Ask, p); {
 		case err != nil && !s.Alive(p.Target):
 		case err != nil:
 			return lost, err
@@ -797,18 +811,18 @@ func (s *Suspender) giveBack(all []Process, others map[string]uint64) (lost []in
 		return lost, &untouched{err}
 	}
 	for _, p := range away {
-		switch state, err := s.call(Restore, p); {
+		switch state, err := s.call(of, Restore, p); {
 		case err != nil && !s.Alive(p.Target):
 		case err != nil && state == Broken:
 			lost = append(lost, p.PID)
 		case err != nil:
-			return lost, errors.Join(err, s.takeAgain(locked))
+			return lost, errors.Join(err, s.takeAgain(of, locked))
 		default:
 			locked = append(locked, p)
 		}
 	}
 	for _, p := range locked {
-		if _, e := s.call(Unlock, p); e != nil && s.Alive(p.Target) {
+		if _, e := s.call(of, Unlock, p); e != nil && s.Alive(p.Target) {
 			err = errors.Join(err, e)
 		} else if s.Guard != nil {
 			s.Guard.Give(p.PID)
@@ -839,9 +853,9 @@ func (s *Suspender) fits(all []Process, others map[string]uint64) error {
 }
 
 // takeAgain checkpoints processes again whose workload could not be restored.
-func (s *Suspender) takeAgain(locked []Process) (err error) {
+func (s *Suspender) takeAgain(of span.Parent, locked []Process) (err error) {
 	for _, p := range locked {
-		if _, e := s.call(Checkpoint, p); e != nil && s.Alive(p.Target) {
+		if _, e := s.call(of, Checkpoint, p); e != nil && s.Alive(p.Target) {
 			err = errors.Join(err, fmt.Errorf("and %d keeps its memory: %w", p.PID, e))
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"gpusteward/enforcer/action"
 	"gpusteward/enforcer/audit"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/span"
 )
 
 // A card is a GPU with a driver, whose calls end at once.
@@ -225,6 +226,27 @@ func TestAWorkloadIsSuspendedAndResumed(t *testing.T) {
 	fixture.If(t, n.Suspended != 1 || n.Resumed != 1 || len(n.Refused) != 0 || n.SuspendSeconds <= 0 ||
 		n.ResumeSeconds <= 0, "%+v", n)
 	fixture.Fails(t, b.Resume(b.now, job, "wanted"), "", "resuming what is not suspended")
+}
+
+// TestASuspensionIsASpan has one that fails, and its undoing: each call of the driver is a part of it.
+func TestASuspensionIsASpan(t *testing.T) {
+	c := newCard(0, map[int]int{2: 5, 3: 7})
+	c.wrong["checkpoint 3"] = refuse(Busy, "no")
+	b := newBench(t, c)
+	b.Spans = span.New()
+	b.Spans.Set(1e-9)
+	b.order(2, 3)
+	b.end()
+	fixture.Equal(t, b.end().Done, Resuming, "what ended:")
+	var said []string
+	for _, s := range b.Spans.Read(0).Spans {
+		if s.Name != "driver.state" {
+			said = append(said, fmt.Sprint(s.Name, " ", s.Tags["pid"], " ", s.Parent.ID == [8]byte{}, " "+s.Failed))
+		}
+	}
+	fixture.EqualSlices(t, said, []string{"driver.lock 2 false ", "driver.lock 3 false ", "driver.checkpoint 2 false ",
+		"driver.checkpoint 3 false busy", "suspender.suspend <nil> true busy", "driver.restore 2 false ", "driver.unlock 3 false ",
+		"driver.unlock 2 false ", "suspender.give_back <nil> true "}, "spans")
 }
 
 // TestSuspensionsKeepNoResumptionWaiting orders many suspensions whose driver does not answer: some

@@ -21,6 +21,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/health"
 	"gpusteward/health/incident"
+	"gpusteward/internal/span"
 )
 
 // Metrics of the notifier. The url has no credentials.
@@ -63,6 +64,8 @@ type Options struct {
 	HTTP config.HTTPClientConfig // TLS and credentials, the same for all
 	Page string                  // URL of the agent's page, to which alerts link; "" if nobody knows it
 	Log  *slog.Logger
+	// spans of alerts, from detection to the answer; nil: there are none
+	Spans *span.Recorder
 
 	transport http.RoundTripper // in place of HTTP, for tests; otherwise nil
 }
@@ -76,7 +79,8 @@ type Options struct {
 // for concurrent use.
 type Notifier struct {
 	timings
-	log *slog.Logger
+	log   *slog.Logger
+	spans *span.Recorder
 
 	mu      sync.Mutex // guards the fields below and their content
 	held    map[string]*held
@@ -90,8 +94,9 @@ type Notifier struct {
 type held struct {
 	health.Alert
 	severity incident.Severity
-	version  uint64    // of its last transition
-	since    time.Time // time of that; unlike Ends, setting the clock does not change it
+	version  uint64     // of its last transition
+	since    time.Time  // time of that; unlike Ends, setting the clock does not change it
+	span     *span.Span // of that, until the first Alertmanager has answered
 }
 
 func (h *held) firing() bool { return h.Ends.IsZero() }
@@ -99,12 +104,12 @@ func (h *held) firing() bool { return h.Ends.IsZero() }
 // New returns a notifier; its Run sends. The error names the key of the
 // configuration: alertmanagers[0], alertmanager_http_config.
 func New(o Options) (*Notifier, error) {
-	n := &Notifier{timings: defaultTimings, log: o.Log, held: map[string]*held{}, changed: make(chan struct{})}
+	n := &Notifier{timings: defaultTimings, log: o.Log, spans: o.Spans, held: map[string]*held{}, changed: make(chan struct{})}
 	return n, n.Reconfigure(o)
 }
 
 // Reconfigure replaces the Alertmanagers and the options of their connections;
-// Log stays. An Alertmanager that stays gets no alerts again that it has, a new
+// Log and Spans stay. An Alertmanager that stays gets no alerts again that it has, a new
 // one gets all. After an error everything is unchanged.
 func (n *Notifier) Reconfigure(o Options) error {
 	if err := o.HTTP.Validate(); err != nil {
@@ -190,6 +195,14 @@ func (n *Notifier) Tell(alerts []health.Alert) {
 		}
 		n.version++
 		h.Alert, h.version, h.since = a, n.version, now
+		detected := a.Starts
+		if !h.firing() {
+			detected = a.Ends
+		}
+		h.span = n.spans.Begin("notifier.alert", span.Parent{})
+		if age := now.Sub(detected); h.span != nil && age > 0 && age < time.Minute { // else another process detected it
+			h.span.Began = detected
+		}
 		n.held[id] = h
 		transitions = true
 		n.bound()

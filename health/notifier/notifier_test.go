@@ -16,6 +16,7 @@ import (
 
 	"gpusteward/health"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/span"
 )
 
 func TestNotifierSendsAtOnceAndAgain(t *testing.T) {
@@ -416,5 +417,33 @@ func TestNotifierLosesNothing(t *testing.T) {
 			fixture.EqualSlices(t, n.ams[i].fires(), want, "on %d fire", i)
 		}
 		fixture.Equal(t, len(n.ams[2].took()), 0, "the dead one is not dead")
+	})
+}
+
+// TestAnAlertIsASpan from its detection until an Alertmanager has answered, once for each transition.
+func TestAnAlertIsASpan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := notify(t, 2)
+		n.spans = span.New()
+		n.spans.Set(1e-9)
+		old, found := firing("Old", "warning"), firing("A", "critical")
+		old.Starts = old.Starts.Add(-time.Hour) // the last process told it
+		after(3 * time.Second)
+		n.ams[0].answers(always(http.StatusServiceUnavailable))
+		n.Tell([]health.Alert{found})
+		after(10 * time.Minute)
+		n.ams[0].answers(always(http.StatusBadRequest))
+		n.ams[1].answers(always(http.StatusBadRequest))
+		n.Tell([]health.Alert{resolved(found), old})
+		after(10 * time.Minute)
+		text := ""
+		for _, s := range n.spans.Read(0).Spans {
+			text += fmt.Sprintln(s.Tags["alertname"], s.Tags["state"], s.Took.Round(time.Second), s.Failed)
+		}
+		fixture.Equal(t, strings.Count(text, "\n"), 3, "spans: %s:", text)
+		for _, want := range []string{"A firing 3s ", "A resolved 0s rejected", "Old firing 0s rejected"} {
+			fixture.Contains(t, text, want+"\n", "the spans")
+		}
+		fixture.Equal(t, n.spans.Read(0).Spans[0].Tags["alertmanager"], any(amURL(1)), "the first answer is of")
 	})
 }

@@ -189,6 +189,7 @@ func (q *queue) accepted(batch []entry) {
 	for _, e := range batch {
 		q.has[e.id] = e.version
 		delete(q.suspects, e.id)
+		q.answered(e, "")
 	}
 	if q.down {
 		q.n.log.Info("alertmanager accepts alerts again", "url", q.to.url)
@@ -196,11 +197,24 @@ func (q *queue) accepted(batch []entry) {
 	q.up, q.silent, q.failures, q.down = true, false, 0, false
 }
 
+// answered ends the span of an alert's transition, if this Alertmanager is the first. The caller holds q.n.mu.
+func (q *queue) answered(e entry, failed string) {
+	if h := q.n.held[e.id]; h != nil && h.version == e.version {
+		state := "firing"
+		if !h.firing() {
+			state = "resolved"
+		}
+		h.span.End(failed, "alertname", e.Labels["alertname"], "severity", e.Labels["severity"], "state", state,
+			"uuid", e.Labels["uuid"], "alertmanager", q.to.url, "failures", q.failures)
+	}
+}
+
 // reject records an alert that had a 400 of its own, until the next round. The
 // caller holds q.n.mu.
 func (q *queue) reject(e entry, err error) {
 	q.rejected++
 	q.silent = false
+	q.answered(e, "rejected")
 	q.has[e.id] = e.version
 	if !q.suspects[e.id] {
 		q.suspects[e.id] = true
