@@ -12,13 +12,15 @@ import (
 	"gpusteward/enforcer/profile"
 	"gpusteward/exporter"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/span"
 )
 
 // TestALiveProgramIsProfiled compares what the hook timed with how long the simulated GPU takes for a kernel, for programs
 // that queue ahead, that wait for each kernel, and that launch graphs.
 func TestALiveProgramIsProfiled(t *testing.T) {
 	t.Parallel()
-	a := startAgent(t, 1, 0, "open", "    - {name: a, select: [{executables: [\"*/a\"]}]}\n", "all")
+	a := startAgent(t, 1, 0, "open", "    - {name: a, select: [{executables: [\"*/a\"]}]}\ntracing: {sample: 1}\n", "enforce")
+	a.hook = append(a.hook, "TRACEPARENT=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	ask := func(pid int, rest string) ([]byte, error) {
 		return exporter.AskCrashes(t.Context(), filepath.Join(a.dir, "run"), fmt.Sprintf("/profile?pid=%d&%s", pid, rest))
 	}
@@ -59,4 +61,6 @@ func TestALiveProgramIsProfiled(t *testing.T) {
 		}
 		fixture.Must(t, w.Cmd.Process.Kill())
 	}
+	spans := string(fixture.Value(exporter.AskCrashes(t.Context(), filepath.Join(a.dir, "run"), span.Path))(t))
+	fixture.Contains(t, spans, `"name":"broker.hello","parentSpanId":"t61rcWkgMzE="`, "in the trace of a program's caller")
 }

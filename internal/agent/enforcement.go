@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,7 +52,9 @@ type enforcement struct {
 	files     *config.TenantFiles
 	config    *atomic.Pointer[config.Enforcer] // in force
 	view      policy.HostView
-	log       *slog.Logger
+	// has the socket for crashes answer further requests; nil: it has no others
+	further func(next http.Handler) http.Handler
+	log     *slog.Logger
 }
 
 // newEnforcement returns the enforcement of c, which already listens, unless the
@@ -104,7 +107,7 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 		CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
 		Broker: broker.Options{Socket: socket, Listener: listener, Observer: f.isObserver, Holds: gpus.Holds,
 			Known: gpus.Knows, InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed", Slices: c.TimeSlices == "auto",
-			Concurrent: c.Concurrent(), ProcFS: f.procfs, Logger: log},
+			Concurrent: c.Concurrent(), ProcFS: f.procfs, Spans: m.spans, Logger: log},
 	}
 	if m.real {
 		o.StateFile = filepath.Join(f.stateDir, "enforcer.json")
@@ -276,7 +279,11 @@ func (e enforcement) run(ctx context.Context) error {
 		}
 		control := &exporter.Control{Path: e.socket, Actions: suspendActions(now), Done: func() {}, Log: e.log}
 		group.Go(func() error { return control.Run(ctx) })
-		crashes := &exporter.Control{Path: e.crashes, Anyone: true, Reads: userReads(now), Log: e.log}
+		reads := userReads(now)
+		if e.further != nil {
+			reads = e.further(reads)
+		}
+		crashes := &exporter.Control{Path: e.crashes, Anyone: true, Reads: reads, Log: e.log}
 		group.Go(func() error { return crashes.Run(ctx) })
 		return now.Run(ctx)
 	})

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"slices"
 
@@ -38,6 +39,7 @@ func assembleEnforcer(f flags, conf *config.File, c config.Config) (a assembly, 
 	if err != nil {
 		return a, fmt.Errorf("enforcer: %w", err)
 	}
+	enforcement.further = func(next http.Handler) http.Handler { return f.spanReads(m.spans, next) }
 	return assembly{
 		starts:    "gpusteward enforces",
 		tasks:     []task{host.Run, m.options.Processes.Run, monitor.Run, book.Run, enforcement.run},
@@ -47,6 +49,7 @@ func assembleEnforcer(f flags, conf *config.File, c config.Config) (a assembly, 
 			host.Configure(only(m.config(c)))
 			monitor.Configure(c.Health.Settings())
 			enforcement.configure(c.Enforcer)
+			m.spans.Set(float64(c.Tracing.Sample))
 		},
 	}, nil
 }

@@ -18,6 +18,7 @@ import (
 	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/collectors/host"
 	"gpusteward/internal/config"
+	"gpusteward/internal/span"
 )
 
 // A hostConfig is what the parts of the agent need to know of their host, a
@@ -36,6 +37,7 @@ type hostConfig struct {
 	proc    host.Proc
 	real    bool
 	sharing int // simulated hosts in this process; 0: this is the only one
+	spans   *span.Recorder
 }
 
 // hostName returns the host's name: NODE_NAME if it is set, because the kernel
@@ -84,7 +86,8 @@ func (m *hostConfig) labelled(c config.Config) config.Config {
 
 // bareHostConfig returns the part that real and simulated hosts have in common.
 func bareHostConfig(f flags, c config.Config, name string, log *slog.Logger) *hostConfig {
-	m := &hostConfig{name: name, instance: instance(f, name), real: !f.demoGiven}
+	m := &hostConfig{name: name, instance: instance(f, name), real: !f.demoGiven, spans: span.New()}
+	m.spans.Set(float64(c.Tracing.Sample))
 	if c.Enforcer.Enabled {
 		m.broker = c.Enforcer.BrokerSocket(f.runtimeDir)
 	}

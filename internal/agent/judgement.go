@@ -51,6 +51,7 @@ func newJudgement(f flags, c config.Config, m *hostConfig, h *collectors.Host) (
 	if err != nil {
 		return nil, fmt.Errorf("health.%w", err)
 	}
+	o.Spans = m.spans
 	if j.notifier, err = notifier.New(o); err != nil {
 		return nil, fmt.Errorf("health.%w", err)
 	}

@@ -36,7 +36,7 @@ func (r role) assembleObserver(f flags, conf *config.File, c config.Config) (a a
 			"ack":    judgement.ack(),
 		},
 		Done:  n.server.Forget,
-		Reads: n.server,
+		Reads: f.spanReads(m.spans, n.server),
 		Log:   conf.Log,
 	}
 	listen := func(ctx context.Context) error { return exporter.Listen(ctx, n.server, f.web, conf.Log) }
@@ -51,6 +51,7 @@ func (r role) assembleObserver(f flags, conf *config.File, c config.Config) (a a
 			host.Configure(m.config(c))
 			judgement.configure(c)
 			enforcement.configure(c.Enforcer)
+			m.spans.Set(float64(c.Tracing.Sample))
 		},
 	}
 	if f.requireDriver {

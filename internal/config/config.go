@@ -36,6 +36,7 @@ type Config struct {
 	Health     Health     `yaml:"health"`
 	Enforcer   Enforcer   `yaml:"enforcer"`
 	Web        Web        `yaml:"web"`
+	Tracing    Tracing    `yaml:"tracing"`
 }
 
 // Load reads and checks a file. Errors name the file, the line and the key.
@@ -112,6 +113,8 @@ func (c Config) validate() error {
 	wrong.Below("", c.Health.validate())
 	wrong.Below("", c.Enforcer.validate())
 	wrong.Below("", c.Web.validate())
+	wrong.If(!(c.Tracing.Sample >= 0 && c.Tracing.Sample <= 1), "tracing.sample: %v is not a part from 0 to 1 or from 0 %% "+
+		"to 100 %%", float64(c.Tracing.Sample))
 	return wrong.Err()
 }
 
@@ -160,6 +163,11 @@ type Workloads struct {
 	PodLogs string `yaml:"pod_logs"`
 	Kubelet string `yaml:"kubelet"`
 	HAMi    string `yaml:"hami"`
+}
+
+// Tracing says which requests become spans.
+type Tracing struct {
+	Sample part `yaml:"sample"`
 }
 
 // HostPlaceholder stands for the host's name in web.external_url and health.labels.
