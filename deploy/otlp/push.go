@@ -39,10 +39,9 @@ func run(ctx context.Context, url string, log *slog.Logger, retry otlpmetrichttp
 	if err != nil {
 		return fmt.Errorf("set up the exporter: %w", err)
 	}
-	about, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "gpusteward")),
-		resource.WithHost(), resource.WithFromEnv())
-	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
-		return fmt.Errorf("describe this host: %w", err)
+	about, err := aboutHost(ctx)
+	if err != nil {
+		return err
 	}
 	otel.SetErrorHandler(&failures{log: log})
 	reader := metric.NewPeriodicReader(exporter, metric.WithProducer(agent{url, http.Client{Timeout: patience}}))
@@ -54,6 +53,16 @@ func run(ctx context.Context, url string, log *slog.Logger, retry otlpmetrichttp
 		log.Warn("the last push failed", "err", err)
 	}
 	return nil
+}
+
+// aboutHost returns the resource that everything is about.
+func aboutHost(ctx context.Context) (*resource.Resource, error) {
+	about, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "gpusteward")),
+		resource.WithHost(), resource.WithFromEnv())
+	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
+		return nil, fmt.Errorf("describe this host: %w", err)
+	}
+	return about, nil
 }
 
 // failures logs one error a minute.

@@ -313,9 +313,12 @@ func TestCommandLine(t *testing.T) {
 	if err := checked(nil); err == nil || !strings.Contains(err.Error(), "OTEL_EXPORTER_OTLP_ENDPOINT") {
 		t.Errorf("without a receiver: %v", err)
 	}
-	t.Setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://127.0.0.1:1/v1/metrics")
-	if err := checked(nil); err != nil {
-		t.Error(err)
+	for _, one := range []string{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", tracesEndpoint} {
+		t.Setenv(one, "http://127.0.0.1:1/v1/x")
+		if err := checked(nil); err != nil {
+			t.Error(err)
+		}
+		t.Setenv(one, "")
 	}
 	if err := checked([]string{"http://127.0.0.1"}); err == nil {
 		t.Error("an argument is not refused")
