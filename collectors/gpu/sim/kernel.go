@@ -64,13 +64,18 @@ func (h *Host) procfs(t time.Duration) fstest.MapFS {
 	}
 }
 
-// sysfs has the GPUs present and the InfiniBand ports.
+// sysfs has the GPUs present, the NVSwitches and the InfiniBand ports.
 func (h *Host) sysfs(t time.Duration) fstest.MapFS {
 	files := fstest.MapFS{}
 	for _, g := range h.gpus {
 		if g.plugged(t) {
 			g.pciFiles(t, files)
 		}
+	}
+	for i := range h.scenario.NVSwitches {
+		dir := fmt.Sprintf("bus/pci/devices/0000:%02x:00.0/", 0xf0+i)
+		files[dir+"uevent"] = file("DRIVER=nvidia-nvswitch\nPCI_CLASS=68000\nPCI_ID=10DE:22A3\n")
+		files[dir+"config"] = file("\xde\x10\xa3\x22")
 	}
 	for i := range h.scenario.InfiniBand {
 		h.portFiles(i, t, files)

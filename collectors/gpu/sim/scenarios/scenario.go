@@ -30,6 +30,7 @@ type Scenario struct {
 	// that has its workload.
 	Tenants        []Tenant `yaml:"tenants"`
 	InfiniBand     int      `yaml:"infiniband"`      // InfiniBand ports, from mlx5_0/1 on; none by default
+	NVSwitches     int      `yaml:"nvswitches"`      // NVSwitches on the PCI bus, from 0000:f0:00.0 on; none by default
 	MissingSymbols []string `yaml:"missing_symbols"` // NVML functions that this driver lacks; calling one panics
 }
 

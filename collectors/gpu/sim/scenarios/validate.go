@@ -13,6 +13,9 @@ import (
 // MaxGPUs is the maximum number of GPUs on a simulated host.
 const MaxGPUs = 16
 
+// maxSwitches is the maximum number of NVSwitches on a simulated host's PCI bus.
+const maxSwitches = 16
+
 // maxPorts is the maximum number of InfiniBand ports on a simulated host.
 const maxPorts = 16
 
@@ -35,6 +38,9 @@ func (s *Scenario) expand() error {
 	}
 	if s.InfiniBand < 0 || s.InfiniBand > maxPorts {
 		return fmt.Errorf("infiniband: %d: want 0 to %d ports", s.InfiniBand, maxPorts)
+	}
+	if s.NVSwitches < 0 || s.NVSwitches > maxSwitches {
+		return fmt.Errorf("nvswitches: %d: want 0 to %d switches", s.NVSwitches, maxSwitches)
 	}
 	for i, symbol := range s.MissingSymbols {
 		if !strings.HasPrefix(symbol, "nvml") {
