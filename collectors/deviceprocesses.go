@@ -1,6 +1,7 @@
 package collectors
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -38,6 +39,32 @@ type DeviceProcess struct {
 // process is one.
 const KindServer = "server"
 
+// KindClient is that of a client of MPS, which only the driver knows.
+const KindClient = "mps"
+
+// Serves returns the workload whose work an MPS server does, given the servers and
+// their clients on the GPU: that of its clients. It is nil if they are of several
+// workloads. A server without clients does its own work, and so does each of
+// several of one user, because any process can take the server's name.
+func Serves(server host.Process, servers, clients []host.Process) *host.Workload {
+	var of *host.Workload
+	for _, s := range servers {
+		if s.PID != server.PID && s.UID == server.UID {
+			return server.Workload
+		}
+	}
+	for _, c := range clients {
+		if len(servers) > 1 && c.UID != server.UID {
+			continue // another's
+		}
+		if c.Workload == nil || of != nil && of.Key != c.Workload.Key {
+			return nil
+		}
+		of = c.Workload
+	}
+	return cmp.Or(of, server.Workload)
+}
+
 // DeviceProcesses returns the processes on the GPUs as of the last fast pass, each
 // once per GPU or MIG device. It leaves out GPUs that have not answered for two
 // fast intervals: their processes are unknown.
@@ -55,6 +82,7 @@ func (h *Host) DeviceProcesses() []DeviceProcess {
 // A Stay is a process on a GPU, with the time of its stay.
 type Stay struct {
 	Process host.Process // only the PID is set if the kernel does not know it
+	Kind    string       // that of a DeviceProcess
 	After   time.Time    // when the driver did not list it yet; zero if the driver was never asked before
 	Until   time.Time    // when the driver no longer listed it; zero while it does
 }

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"gpusteward/collectors"
 	"gpusteward/enforcer/audit"
 )
 
@@ -30,6 +31,9 @@ func (g *neighbours) look(b audit.Books) {
 	defer g.mu.Unlock()
 	all := map[userOfGPU]useOfGPU{}
 	for _, h := range b.DeviceProcesses {
+		if h.Kind == collectors.KindServer {
+			continue // of MPS: its time is that of its clients, who may be the one that is asked for
+		}
 		name := userOfGPU{h.UUID, h.Process.PID}
 		u := all[name]
 		u.seconds += h.SM

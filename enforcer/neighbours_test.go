@@ -30,6 +30,8 @@ func TestOthersUseTheGPU(t *testing.T) {
 			}
 			b.DeviceProcesses = append(b.DeviceProcesses, p)
 		}
+		b.DeviceProcesses = append(b.DeviceProcesses, collectors.DeviceProcess{UUID: "GPU-0", SM: mine, Sampled: sampled,
+			Kind: collectors.KindServer, Process: host.Process{PID: 9}})
 		return b
 	}
 	g.look(uses(10, 0, 3, at))

@@ -20,6 +20,7 @@ const (
 	KindJob       = "job" // of another batch system
 	KindUnit      = "unit"
 	KindUser      = "user"
+	KindMPS       = "mps" // a user's MPS server with clients of several others
 )
 
 // A Workload is the owner of processes. It is immutable; every string in it is
@@ -29,7 +30,7 @@ const (
 // cgroup can come from a user: see ParseCgroup for the names that are trusted.
 type Workload struct {
 	// Key is stable: pod:<namespace>/<pod>/<container>, container:<name>,
-	// unit:<unit>, slurm:<job>[.<step>], job:<system>/<job>, user:<uid>.
+	// unit:<unit>, slurm:<job>[.<step>], job:<system>/<job>, user:<uid>, mps:<uid>.
 	Key  string
 	Kind string
 

@@ -11,6 +11,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/device"
+	"gpusteward/collectors/host"
 	"gpusteward/collectors/hosttest"
 	"gpusteward/internal/fixture"
 )
@@ -34,6 +35,32 @@ func (s *stage) deviceProcess(t *testing.T, pid int) collectors.DeviceProcess {
 	x, ok := held(t, s.last.Holders, pid)
 	fixture.Equal(t, ok, true, "no process %d in %+v", pid, s.last.Holders)
 	return x
+}
+
+// TestServesWhom checks which workload's work an MPS server of user 1 does.
+func TestServesWhom(t *testing.T) {
+	t.Parallel()
+	in := func(pid, uid int, unit string) host.Process {
+		return host.Process{PID: pid, UID: uid, Workload: &host.Workload{Key: unit}}
+	}
+	server, nameless := in(1, 1, "mps"), host.Process{PID: 5, UID: 1}
+	for name, c := range map[string]struct {
+		others, clients []host.Process
+		want            string
+	}{
+		"no client":              {nil, nil, "mps"},
+		"one workload's":         {nil, []host.Process{in(2, 1, "a"), in(3, 2, "a")}, "a"},
+		"two workloads'":         {nil, []host.Process{in(2, 1, "a"), in(3, 1, "b")}, ""},
+		"one that has no name":   {nil, []host.Process{in(2, 1, "a"), nameless}, ""},
+		"beside another user's":  {[]host.Process{in(4, 2, "c")}, []host.Process{in(2, 1, "a"), in(3, 2, "b")}, "a"},
+		"beside one of its user": {[]host.Process{in(4, 1, "c")}, []host.Process{in(2, 1, "a")}, "mps"},
+	} {
+		got := ""
+		if w := collectors.Serves(server, append(c.others, server), c.clients); w != nil {
+			got = w.Key
+		}
+		fixture.Equal(t, got, c.want, "%s: it works for", name)
+	}
 }
 
 func TestDeviceProcessesAreThoseOfTheGPUs(t *testing.T) {

@@ -5,7 +5,8 @@
 // driver's samples of them every 5 s (2 ms), or each second while a process is younger than
 // 10 s. The driver returns one average for a process over the time since the last call, at
 // most 12 s, and forgets a process that ended: a process loses at most its last 5 s. Clients
-// of MPS have memory but no samples; all SM time belongs to the MPS server.
+// of MPS have memory but no samples: all SM time is the MPS server's, which belongs to the
+// workload of its clients, or to mps:UID if there are several.
 //
 // The collector broker asks the broker's socket for STATS, as a client does: broker and agent
 // may be one process or two. The answer has the books of the broker, and what the enforcer

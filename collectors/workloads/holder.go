@@ -63,7 +63,7 @@ func putHolders(g *gpu.Device, out *collectors.Readings, holders []*holder) {
 		}
 	}
 	for _, h := range holders {
-		if w := h.process.Workload; w != nil && (w.Kind == host.KindPod || w.Kind == host.KindSlurm) {
+		if w := h.owner; w != nil && (w.Kind == host.KindPod || w.Kind == host.KindSlurm) {
 			running.add(instance(h.gi), tenure{w.Namespace, w.Pod, w.Container, w.Job})
 		}
 	}

@@ -3,6 +3,7 @@ package workloads
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -91,14 +92,15 @@ func openUsers(*gpu.Device) collectors.Read {
 // instances.
 type holder struct {
 	pid      uint32
-	kind     string // compute, graphics or mps
+	kind     string // compute, graphics or mps; a server is compute
 	gi, ci   uint32
 	memory   uint64 // bytes, or unknownMemory
 	use      engines
 	process  host.Process
-	workload string // "" until it is known
-	unknown  bool   // the kernel could not identify it
-	gone     bool   // the kernel has no such process
+	owner    *host.Workload // whose work it does; nil until that is known
+	workload string         // the owner's key, or ""
+	unknown  bool           // the kernel could not identify it
+	gone     bool           // the kernel has no such process
 }
 
 const unknownMemory = ^uint64(0) // NVML_VALUE_NOT_AVAILABLE
@@ -188,12 +190,44 @@ func (u *users) identify(holders []*holder, out *collectors.Readings) {
 			h.gone = errors.Is(err, host.ErrGone)
 			continue // it has ended, or belongs to another PID namespace
 		}
-		h.process = p
-		if p.Workload != nil {
-			h.workload = p.Workload.Key
+		h.process, h.owner = p, p.Workload
+	}
+	serve(holders)
+	for _, h := range holders {
+		if h.owner != nil {
+			h.workload = h.owner.Key
 		}
 	}
 }
+
+// serve makes the clients of each MPS server the owner of its work: the driver
+// counts theirs as the server's. If there are several, none of them has it, nor
+// has the workload in which the server happened to be started.
+func serve(holders []*holder) {
+	for _, h := range holders {
+		if !h.serves() {
+			continue
+		}
+		var servers, clients []host.Process
+		pending := false
+		for _, o := range holders {
+			switch {
+			case o.unknown || o.gi != h.gi:
+			case o.serves():
+				servers = append(servers, o.process)
+			case o.kind == collectors.KindClient:
+				clients, pending = append(clients, o.process), pending || o.process.Workload == nil
+			}
+		}
+		h.owner = collectors.Serves(h.process, servers, clients)
+		if h.owner == nil && !pending {
+			h.owner = &host.Workload{Key: fmt.Sprintf("mps:%d", h.process.UID), Kind: host.KindMPS}
+		}
+	}
+}
+
+// serves reports whether h has the name of the MPS server.
+func (h *holder) serves() bool { return h.kind == holderKinds[0] && h.process.Comm == serverComm }
 
 // group sums the holders by workload, and sorts by memory, largest first.
 func group(holders []*holder) []*workload {
@@ -204,7 +238,7 @@ func group(holders []*holder) []*workload {
 		}
 		w := byName[h.workload]
 		if w == nil {
-			w = &workload{name: h.workload, owner: h.process.Workload, memory: map[uint32]uint64{},
+			w = &workload{name: h.workload, owner: h.owner, memory: map[uint32]uint64{},
 				byKind: map[string]int{}}
 			byName[h.workload] = w
 		}

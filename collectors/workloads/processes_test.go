@@ -55,7 +55,7 @@ func TestWorkloadsHaveTheMemoryOfTheirProcesses(t *testing.T) {
   processes:
   - {pid: 1, memory: 100, cgroup: /system.slice/a.service}
   - {pid: 2, memory: 23, cgroup: /system.slice/a.service, type: graphics}
-  - {pid: 3, memory: 7, cgroup: /system.slice/mps.service, type: mps_server}
+  - {pid: 3, name: nvidia-cuda-mps-server, memory: 7, cgroup: /system.slice/mps.service, type: mps_server}
   - {pid: 4, memory: 1000, cgroup: /system.slice/a.service, type: mps}
   - {pid: 5, memory: 5, cgroup: /system.slice/b.service}
   - {pid: 6, memory: 5, cgroup: /system.slice/b.service, memory_unknown: true}
@@ -67,10 +67,10 @@ func TestWorkloadsHaveTheMemoryOfTheirProcesses(t *testing.T) {
 			hosttest.Want(t, h, n, Processes, "0", kind)
 			hosttest.Want(t, h, 0, Processes, "1", kind)
 		}
-		hosttest.Want(t, h, 1123*mebibyte, WorkloadMemory, "0", "unit:a.service", "")
-		hosttest.Want(t, h, 7*mebibyte, WorkloadMemory, "0", "unit:mps.service", "")
-		for _, kind := range []string{"compute", "graphics", "mps"} {
-			hosttest.Want(t, h, 1, WorkloadProcesses, "0", "unit:a.service", kind)
+		hosttest.Want(t, h, 1130*mebibyte, WorkloadMemory, "0", "unit:a.service", "") // with the server of its client
+		hosttest.WantNone(t, h, WorkloadMemory, "0", "unit:mps.service", "")
+		for kind, n := range map[string]float64{"compute": 2, "graphics": 1, "mps": 1} {
+			hosttest.Want(t, h, n, WorkloadProcesses, "0", "unit:a.service", kind)
 		}
 		hosttest.Want(t, h, 2, WorkloadProcesses, "0", "unit:b.service", "compute")
 		hosttest.WantNone(t, h, WorkloadMemory, "0", "unit:b.service", "") // because part of it is unknown
@@ -116,6 +116,7 @@ func TestEveryKindOfWorkload(t *testing.T) {
 		}
 		hosttest.Want(t, h, 1, WorkloadProcesses, "1", "unit:mps-a.service", "mps")
 		hosttest.WantNone(t, h, WorkloadProcesses, "1", "unit:mps-a.service", "compute")
+		hosttest.Want(t, h, 30*mebibyte, WorkloadMemory, "1", "mps:0", "") // of a server with clients of two workloads
 		for workload, fields := range map[string]string{
 			"container:trainer": "kind=container container=trainer image=pytorch/pytorch:2.8.0-cuda12.9 uid=0",
 			"pod:chat/llama-0/vllm": "kind=pod namespace=chat pod=llama-0 container=vllm " +

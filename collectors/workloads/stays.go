@@ -17,10 +17,14 @@ const (
 // stay records which processes are on a GPU now, which arrived and which left.
 func (u *users) stay(now time.Time, holders []*holder) []collectors.Stay {
 	there, all := make(map[int]host.Process, len(holders)), make([]collectors.Stay, 0, len(u.stays))
+	kinds := make(map[int]string, len(holders))
 	for _, h := range holders {
 		p := h.process
 		p.PID = int(h.pid)
-		there[p.PID] = p
+		there[p.PID], kinds[p.PID] = p, h.kind
+		if h.serves() {
+			kinds[p.PID] = collectors.KindServer
+		}
 	}
 	for _, s := range u.stays {
 		p, listed := there[s.Process.PID]
@@ -31,7 +35,7 @@ func (u *users) stay(now time.Time, holders []*holder) []collectors.Stay {
 			}
 		case listed && (p.Start == s.Process.Start || p.Start == 0 || s.Process.Start == 0):
 			if delete(there, p.PID); p.Start != 0 {
-				s.Process = p // its workload may be known by now
+				s.Process, s.Kind = p, kinds[p.PID] // its workload may be known by now
 			}
 		default:
 			s.Until = now
@@ -41,7 +45,7 @@ func (u *users) stay(now time.Time, holders []*holder) []collectors.Stay {
 	for _, h := range holders {
 		if p, came := there[int(h.pid)]; came {
 			delete(there, p.PID)
-			all = append(all, collectors.Stay{Process: p, After: u.asked})
+			all = append(all, collectors.Stay{Process: p, Kind: kinds[p.PID], After: u.asked})
 		}
 	}
 	for i := 0; len(all) > mostStays && i < len(all); {

@@ -56,7 +56,7 @@ func (u *users) deviceProcesses(g *gpu.Device, now time.Time, holders []*holder)
 				Kind: h.kind, Known: true,
 				SM: t.used[sm], Busy: t.used[busy], Sampled: t.until, At: now})
 			all[i].Process.PID = int(h.pid)
-			if h.kind == holderKinds[0] && h.process.Comm == serverComm {
+			if h.serves() {
 				all[i].Kind = collectors.KindServer
 			}
 		}
