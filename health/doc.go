@@ -15,8 +15,8 @@
 // samples leave it after the hold-down, which is 5 min, doubles with each flap, and is an hour
 // at most. A latched fault ends with a reset, a reload of the driver, another boot, or an
 // acknowledgement. The signs of a reset are an energy counter that began again, and a driver
-// that no longer asks for a reset. An incident that only a reset ends counts until then,
-// whatever the window of its check.
+// that no longer asks for a reset, by its reading or by XID 154. An incident that only a reset
+// ends counts until then, whatever the window of its check.
 //
 // The Monitor feeds the Engine every second, and within 20 ms of an event, and passes the
 // results on. Checks in shadow mode have metrics and findings, and alert only if

@@ -77,6 +77,7 @@ func (e *Engine) Eval(s *derived.Snapshot, events []incident.Event, now time.Tim
 		m.remember(events[i])
 	}
 	m.tidy()
+	said := m.resets.relieved(events)
 	reset, loaded := m.resets.seen(s, events, now)
 	for _, gpu := range reset {
 		if gpu != (incident.Entity{}) {
@@ -87,7 +88,7 @@ func (e *Engine) Eval(s *derived.Snapshot, events []incident.Event, now time.Tim
 		e.plans.loaded(s, loaded)
 	}
 	m.hold()
-	changes = e.release(reset, loaded)
+	changes = e.release(reset, said, loaded)
 	m.count(s)
 	m.fell(s)
 	if at := m.index(e.every); at != e.stepped {

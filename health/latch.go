@@ -115,15 +115,36 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-// release ends the latched faults of GPUs that were reset, and those from
-// before the driver was loaded, unless an incident since then holds them.
-func (e *Engine) release(reset []incident.Entity, loaded time.Time) (changes []incident.Event) {
+// relieved takes the driver's word that it asks for nothing of a GPU any more as
+// the end of its faults until then, as a reset is. It returns what was said, by
+// GPU.
+func (r *resets) relieved(events []incident.Event) map[string]string {
+	said := map[string]string{}
+	for i := range events {
+		e := &events[i]
+		key := keyOf(e.Entity)
+		sign, known := r.gpus[key]
+		if key == "" || !incident.EndsRecovery(e) || !e.First.After(sign.Reset) || !known && len(r.gpus) >= derived.MostGPUs {
+			continue
+		}
+		sign.Entity, sign.Reset = e.Entity, e.First
+		r.gpus[key], said[key] = sign, "The driver said so: "+strings.TrimSuffix(e.Message, ".")+"."
+	}
+	return said
+}
+
+// release ends the latched faults of GPUs that were reset or relieved, and those
+// from before the driver was loaded, unless an incident since then holds them.
+func (e *Engine) release(reset []incident.Entity, said map[string]string, loaded time.Time) (changes []incident.Event) {
 	for _, j := range e.judges {
 		for _, st := range j.order {
 			of := func(gpu incident.Entity) bool { return keyOf(gpu) == keyOf(st.Entity) }
-			if st.latched && (st.since.Before(loaded) || slices.ContainsFunc(reset, of)) &&
-				!e.memory.holding(j.Check, st) {
-				changes = append(changes, e.unlatch(j, st, e.memory.resets.last(st.Entity), "A reset was seen."))
+			why := "A reset was seen."
+			if !st.since.Before(loaded) && !slices.ContainsFunc(reset, of) {
+				why = said[keyOf(st.Entity)]
+			}
+			if st.latched && why != "" && !e.memory.holding(j.Check, st) {
+				changes = append(changes, e.unlatch(j, st, e.memory.resets.last(st.Entity), why))
 			}
 		}
 	}

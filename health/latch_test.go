@@ -69,6 +69,11 @@ func TestResetEndsLatchesOfOneGPU(t *testing.T) {
 	w.step(step, []incident.Event{happened("load", incident.WhatDriverLoaded, 0, "", birth.Add(25*time.Second))},
 		energies(140, 140)...)
 	fixture.Equal(t, w.failing(), lostSecond, "the driver was loaded before the second was lost")
+	none := happened("none", incident.WhatXID, incident.RecoveryXID, "1", w.now)
+	none.Check, none.Action = incident.RecoveryCheck, "NONE"
+	changes := w.step(step, []incident.Event{none}, energies(150, 150)...)
+	fixture.If(t, w.failing() != "" || len(changes) == 0 || !strings.Contains(changes[0].Message, "The driver said so: "),
+		"the driver asks for nothing of the second any more: %q, %+v", w.failing(), changes)
 }
 
 // TestAckConcernsOneEntity names entities in every form, including absent ones.

@@ -92,6 +92,14 @@ func TestFaultsThatNeedAReset(t *testing.T) {
 		"a driver that was reloaded": func(s *steady) {
 			s.passes(1, s.hears(incident.Observation{Source: incident.SourceKernel, What: incident.WhatDriverLoaded})...)
 		},
+		"a driver that asks for nothing any more": func(s *steady) {
+			var all []incident.Observation
+			for _, gpu := range []string{"0000:01:00.0", "0000:02:00.0"} {
+				all = append(all, incident.Observation{Source: incident.SourceKernel, Entity: incident.Entity{Device: gpu},
+					What: incident.WhatXID, Code: 154, Text: "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"})
+			}
+			s.passes(1, s.hears(all...)...)
+		},
 		"a boot": func(s *steady) { s.restart("another") },
 		"an acknowledgement": func(s *steady) {
 			for _, f := range s.engine.Findings() {

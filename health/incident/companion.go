@@ -70,6 +70,9 @@ func (i *openIncident) follows(o *openIncident) (companion, bool) {
 	if d := i.First.Sub(o.Last); i == o || d > together || o.First.Sub(i.Last) > together {
 		return companion{}, false
 	}
+	if i.isOthers(o) {
+		return companion{}, false
+	}
 	same, unnamed := i.key.entity == o.key.entity, i.key.entity == Entity{}
 	for _, c := range companions() {
 		near := map[string]bool{"gpu": same || unnamed, "unnamed": unnamed && !same, "node": !same}[c.where]
@@ -89,10 +92,17 @@ func (i *openIncident) outranks(o *openIncident) bool {
 	return i.What != WhatXID && i.What != WhatRecovery && o.What == WhatXID && XIDs()[o.Code].Tenant()
 }
 
+// isOthers reports whether i and o are XIDs of two workloads, each of its own.
+func (i *openIncident) isOthers(o *openIncident) bool {
+	return i.tenants() && o.tenants() && i.Workload != "" && o.Workload != "" && i.Workload != o.Workload
+}
+
 // parts ends that i follows an incident on another GPU that is less severe than
-// i has become.
+// i has become, or one of another workload.
 func (i *openIncident) parts() bool {
-	if o := i.cause; o == nil || o.key.entity == i.key.entity || i.key.entity == (Entity{}) || o.Severity >= i.Severity {
+	o := i.cause
+	if o == nil || !i.isOthers(o) &&
+		(o.key.entity == i.key.entity || i.key.entity == (Entity{}) || o.Severity >= i.Severity) {
 		return false
 	}
 	i.cause = nil
@@ -181,6 +191,9 @@ type action struct {
 	reset    bool // only a reset ends the need for it
 }
 
+// isNone reports whether the driver asks for nothing.
+func (a action) isNone() bool { return a == actions()[0] }
+
 var actions = sync.OnceValue(func() map[int]action {
 	all := map[int]action{}
 	readFacts("actions", func(row map[string]string) error {
@@ -194,6 +207,12 @@ var actions = sync.OnceValue(func() map[int]action {
 	})
 	return all
 })
+
+// EndsRecovery reports whether e is the driver's word that it asks for no
+// recovery of the GPU any more.
+func EndsRecovery(e *Event) bool {
+	return e.Kind == KindIncident && e.Check == RecoveryCheck && e.Action == actions()[0].name
+}
 
 // newAction finds the verdict in the text of XID 154: "GPU recovery action
 // changed from 0x0 (None) to 0x1 (GPU Reset Required)".

@@ -131,12 +131,18 @@ func TestRecordOfTheFirmwareNamesItsPart(t *testing.T) {
 	for n, line := range []string{"{1}[Hardware Error]:  fru_text: A1", "{2}[Hardware Error]: Hardware error from APEI",
 		"{2}[Hardware Error]: event severity: recoverable", "{2}[Hardware Error]:  fru_text: DIMM0",
 		"{2}[Hardware Error]:  fru_text: DIMM0", "{2}[Hardware Error]:   section_type: memory error",
-		"{2}[Hardware Error]:   DIMM location: NODE 3 CPU0_DIMM_G1 ", "{3}[Hardware Error]:  fru_text: B2"} {
+		"{2}[Hardware Error]:   DIMM location: NODE 3 CPU0_DIMM_G1 ", "{3}[Hardware Error]:  fru_text: B2",
+		"{4}[Hardware Error]: event severity: recoverable", "{5}[Hardware Error]: event severity: corrected",
+		"{4}[Hardware Error]:  fru_text: C3", "{5}[Hardware Error]:  fru_text: D4",
+		"EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0 (channel:0 slot:0 page:0x1 offset:0x0 grain:32)",
+		"EDAC MC1: 1 UE memory read error on CPU_SrcID#1_MC#1_Chan#0_DIMM#1 (channel:0 slot:1 page:0x2 offset:0x0 grain:32)"} {
 		d.kernel(uint64(n), line)
 	}
 	all := d.to(10 * second).incidents()
-	fixture.Need(t, len(all), 2, "incidents: %+v", all)
-	for n, want := range []string{"from APEI", ": recoverable, fru_text: DIMM0, DIMM location: NODE 3 CPU0_DIMM_G1"} {
+	fixture.Need(t, len(all), 3, "incidents: %+v", all)
+	for n, want := range []string{"from APEI, fru_text: D4",
+		": recoverable, fru_text: DIMM0, DIMM location: NODE 3 CPU0_DIMM_G1, fru_text: C3",
+		"on CPU_SrcID#0_MC#0_Chan#0_DIMM#0 (channel:0 slot:0 page:0x1 offset:0x0 grain:32), CPU_SrcID#1_MC#1_Chan#0_DIMM#1"} {
 		fixture.If(t, !strings.HasSuffix(all[n].Message, want), "%q", all[n].Message)
 	}
 }

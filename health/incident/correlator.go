@@ -112,7 +112,7 @@ func (c *Correlator) Add(s Observation, now time.Time) []Event {
 	}
 	i := c.take(s)
 	if i == nil {
-		if len(c.open) == mostOpen {
+		if len(c.open) >= mostOpen {
 			told = c.tell(c.open[:1], now, true)
 			if s.Time.Sub(c.open[0].Last) <= together {
 				c.losses.ClosedEarly++
@@ -125,6 +125,7 @@ func (c *Correlator) Add(s Observation, now time.Time) []Event {
 	i.add(s)
 	i.touched = now
 	c.attribute(i)
+	c.part(i, now)
 	if i.Count == 1 || i.parts() {
 		c.relate(i)
 	}
@@ -154,16 +155,12 @@ func (c *Correlator) trace(s Observation) {
 }
 
 // name takes a line that names the part which a record of the firmware is about,
-// such as a memory module. All lines of a record begin with its number.
+// such as a memory module.
 func (c *Correlator) name(s Observation) {
-	number, part, _ := strings.Cut(s.Text, "[Hardware Error]:")
-	part = strings.TrimSpace(part)
 	for _, what := range []string{whatHardware, whatCorrected} {
 		for _, i := range slices.Backward(c.open) {
-			if i.What == what && i.includes(s) && strings.HasPrefix(i.text, number+"[") {
-				if len(i.text) < LongestMessage && !strings.Contains(i.text, part) {
-					i.text, i.news = i.text+", "+part, true
-				}
+			if i.What == what && i.includes(s) && slices.Contains(i.records, recordOf(s.Text)) {
+				i.names(s.Part)
 				return
 			}
 		}
@@ -174,18 +171,75 @@ func (c *Correlator) name(s Observation) {
 // it; nil if there is none.
 func (c *Correlator) take(s Observation) *openIncident {
 	k := keyOf(s)
+	at := -1
 	for n, i := range slices.Backward(c.open) {
-		if i.key == k && i.includes(s) && !i.isElsewhere(s) {
-			c.open = slices.Delete(c.open, n, n+1)
-			return i
+		if i.key != k || !i.includes(s) || i.isElsewhere(s) {
+			continue
+		}
+		if i.turns(s) {
+			break // what came before that is over
+		}
+		if at < 0 || i.suits(s) && !c.open[at].suits(s) {
+			at = n
 		}
 	}
-	return nil
+	if at < 0 {
+		return nil
+	}
+	i := c.open[at]
+	c.open = slices.Delete(c.open, at, at+1)
+	return i
+}
+
+// part gives each owner of a channel who is known to be of another workload an
+// incident of its own: programs of two tenants can fail at the same time.
+func (c *Correlator) part(i *openIncident, now time.Time) {
+	if !i.sure || i.Workload == "" || !i.tenants() || len(i.mentions) < 2 {
+		return
+	}
+	stays := c.Stays(i.Entity.UUID)
+	for n := len(i.mentions) - 1; n >= 0; n-- {
+		m := i.mentions[n]
+		p, ok := c.culprit(stays, m)
+		if !ok || !m.Owned || p.Workload == nil || p.Workload.Key == i.Workload {
+			continue
+		}
+		at := slices.IndexFunc(c.open, func(o *openIncident) bool {
+			return o.key == i.key && o.Workload == p.Workload.Key && o.includes(m)
+		})
+		if at < 0 && len(c.open) >= mostOpen {
+			return
+		}
+		own := c.begin(m, now)
+		own.ID += fmt.Sprintf("-%d", m.PID) // the line may have begun the other one
+		if at >= 0 {
+			own = c.open[at]
+			c.open = slices.Delete(c.open, at, at+1)
+		}
+		c.open = append(c.open, own)
+		own.add(m)
+		own.touched = now
+		i.mentions, i.Count = slices.Delete(i.mentions, n, n+1), max(1, i.Count-1)
+		i.fair, own.fair = false, false // the driver's event names no process
+		if i.text == m.Text {
+			i.text, i.news = i.mentions[0].Text, true
+		}
+		if c.attribute(own); own.Count == 1 {
+			c.relate(own)
+		}
+	}
 }
 
 // Tick closes incidents that are over, and returns those that have changed. The
 // caller calls it about once a second.
 func (c *Correlator) Tick(now time.Time) (told []Event) {
+	for _, i := range slices.Clone(c.open) {
+		c.attribute(i)
+		c.part(i, now)
+		if i.parts() {
+			c.relate(i)
+		}
+	}
 	c.open = slices.DeleteFunc(c.open, func(i *openIncident) bool {
 		if now.Before(i.touched) {
 			i.touched = now // the clock was set back
@@ -193,7 +247,6 @@ func (c *Correlator) Tick(now time.Time) (told []Event) {
 		if i.began.After(now) {
 			i.began = now
 		}
-		c.attribute(i)
 		c.Compare(i, now)
 		idle := now.Sub(i.touched)
 		over := idle > together && (i.other() == "" || idle > late)

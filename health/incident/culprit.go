@@ -31,35 +31,27 @@ func wasThere(s collectors.Stay, at time.Time) bool {
 		!s.Process.Began.After(at.Add(exact))
 }
 
-// A mention is a process that a line of the kernel names, with its time. The
+// attribute looks for the workload of the process until it is known. An XID or
+// SXid belongs to a process only if that process was on the GPU. In a line the
 // driver writes the process that owns the channel if it knows that process.
 // Otherwise it writes the process that happens to be in the driver, such as the
 // agent, which asks for readings, or another program on the same GPU.
-type mention struct {
-	pid   int
-	comm  string
-	time  time.Time
-	owned bool // the line names a channel
-}
-
-// attribute looks for the workload of the process until it is known. An XID or
-// SXid belongs to a process only if that process was on the GPU.
 func (c *Correlator) attribute(i *openIncident) {
 	switch {
-	case i.Workload != "" && (i.sure || len(i.mentions) == 0 || !i.mentions[0].owned):
+	case i.Workload != "" && (i.sure || len(i.mentions) == 0 || !i.mentions[0].Owned):
 	case i.isCode():
 		stays := c.Stays(i.Entity.UUID)
-		owned := len(i.mentions) > 0 && i.mentions[0].owned
+		owned := len(i.mentions) > 0 && i.mentions[0].Owned
 		if owned && !i.sure && i.PID != 0 { // so far one was blamed who was only in the driver
 			i.PID, i.Comm, i.Workload, i.Owner, i.news = 0, "", "", "", true
 		}
 		for _, m := range i.mentions {
-			if owned && !m.owned {
+			if owned && !m.Owned {
 				break
 			}
 			if p, ok := c.culprit(stays, m); ok {
-				i.sure = m.owned
-				i.blame(p, m.comm)
+				i.sure = m.Owned
+				i.blame(p, Clean(m.Comm, longestComm))
 				return
 			}
 		}
@@ -73,20 +65,37 @@ func (c *Correlator) attribute(i *openIncident) {
 
 // culprit returns the process that a line names; false if that process was not
 // on the GPU then, or if another process has its PID now.
-func (c *Correlator) culprit(stays []collectors.Stay, m mention) (host.Process, bool) {
-	if m.pid == c.Self || c.Foreign {
+func (c *Correlator) culprit(stays []collectors.Stay, m Observation) (host.Process, bool) {
+	if m.PID == c.Self || c.Foreign {
 		return host.Process{}, false
 	}
 	for _, s := range slices.Backward(stays) {
-		if s.Process.PID == m.pid && wasThere(s, m.time) {
-			p, known := c.Process(m.pid, m.time)
+		if s.Process.PID == m.PID && wasThere(s, m.Time) {
+			p, known := c.Process(m.PID, m.Time)
 			if !known || s.Process.Start == 0 {
-				return s.Process, true
+				p = s.Process
+			}
+			if p.Start == s.Process.Start && s.Kind == collectors.KindServer {
+				return served(p, stays, m.Time)
 			}
 			return p, p.Start == s.Process.Start
 		}
 	}
 	return host.Process{}, false
+}
+
+// served returns an MPS server as a process of its clients' workload: the driver
+// names the server for a fault of each client. It is false if the clients at the
+// time were of several workloads.
+func served(server host.Process, stays []collectors.Stay, at time.Time) (host.Process, bool) {
+	of := map[string][]host.Process{}
+	for _, s := range stays {
+		if wasThere(s, at) {
+			of[s.Kind] = append(of[s.Kind], s.Process)
+		}
+	}
+	server.Workload = collectors.Serves(server, of[collectors.KindServer], of[collectors.KindClient])
+	return server, server.Workload != nil
 }
 
 // present returns the processes that were on a GPU at a time, without the agent.

@@ -146,6 +146,55 @@ func TestAnOwnerWhoWasNotThereIsNoNews(t *testing.T) {
 	fixture.AtMost(t, d.tellings, 2, "reports of an incident of two lines")
 }
 
+// TestEachTenantHasItsOwnFault has programs of two tenants fail on one GPU within 5 s: each is told once with what follows
+// its own fault, whichever is listed first, and no event of the driver is missed.
+func TestEachTenantHasItsOwnFault(t *testing.T) {
+	for late := range 3 { // 0: both are listed from the start
+		d := newDesk(t)
+		jobs := []collectors.Stay{{Process: process(5, "a", "pod:x/a")}, {Process: process(6, "b", "pod:y/b")},
+			{Process: process(7, "b", "pod:y/b")}}
+		d.stays = jobs
+		if late > 0 {
+			d.stays = jobs[2*late-2:][:1]
+		}
+		for n, pid := range []int{5, 6, 5, 7, 6} {
+			d.kernel(uint64(n), line(pid, "x"))
+			d.nvml(0, "xid", 13)
+		}
+		d.to(second).stays = jobs
+		for n, pid := range []int{6, 5} {
+			d.to(2*second).kernel(uint64(9+n), strings.Replace(line(pid, "x"), " 13,", " 45,", 1))
+			d.nvml(0, "xid", 45)
+		}
+		d.to(5 * time.Minute)
+		var got []string
+		for _, e := range d.incidents() {
+			follows := ""
+			if e.Follows != "" {
+				follows = d.told[e.Follows].Workload
+			}
+			got = append(got, fmt.Sprint(e.Code, " ", e.Workload, " ", follows))
+		}
+		slices.Sort(got)
+		fixture.EqualSlices(t, got, []string{"13 pod:x/a ", "13 pod:y/b ", "45 pod:x/a pod:x/a", "45 pod:y/b pod:y/b"}, "late %d", late)
+		fixture.Equal(t, d.Losses(), Losses{}, "late %d: losses", late)
+	}
+}
+
+// TestFaultsUnderMPSAreTheClients: the driver names the server.
+func TestFaultsUnderMPSAreTheClients(t *testing.T) {
+	for want, clients := range map[string][]string{"slurm:1": nil, "slurm:2": {"slurm:2", "slurm:2"}, "": {"slurm:2", "slurm:3"}} {
+		d := newDesk(t)
+		d.stays = []collectors.Stay{{Process: process(5, "nvidia-cuda-mps", "slurm:1"), Kind: collectors.KindServer}}
+		for n, c := range clients {
+			d.stays = append(d.stays, collectors.Stay{Process: process(6+n, "python3", c), Kind: collectors.KindClient})
+		}
+		d.kernel(1, line(5, "nvidia-cuda-mps"))
+		e := d.to(10 * second).incidents()[0]
+		fixture.If(t, e.Workload != want || want == "" && len(e.Present) != 3, "clients of %q: %+v", clients, e)
+	}
+}
+
 func TestListedProcessesAreBounded(t *testing.T) {
 	d, many := newDesk(t), slices.Repeat([]collectors.Stay{{Process: host.Process{PID: 5}}}, mostPresent+1)
 	fixture.Equal(t, len(d.present(many, d.now)), mostPresent, "processes that an event lists")

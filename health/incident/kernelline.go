@@ -102,6 +102,8 @@ func ParseLine(r host.Record, driverTask func(pid int) bool) (Observation, bool)
 				s.PID, _ = strconv.Atoi(m[i]) // digits that do not fit are no PID
 			case "comm":
 				s.Comm = m[i]
+			case "part":
+				s.Part = m[i]
 			}
 		}
 		if strings.HasSuffix(h.name, ofDriverTask) && (driverTask == nil || !driverTask(s.PID)) {

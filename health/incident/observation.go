@@ -30,6 +30,7 @@ type Observation struct {
 	Comm     string // its name, as the source writes it
 	Owned    bool   // see host.Fault
 	GI       string // MIG GPU instance
+	Part     string // the part of the host that the line names, such as a memory module
 	Says     Word   // the driver's own word for its severity
 	Due      int    // the XID that caused it, in the driver's own words; 0 for none
 	Text     string // as the source writes it

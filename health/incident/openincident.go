@@ -74,9 +74,11 @@ type openIncident struct {
 	Event
 	key      key
 	title    string        // a name for people
-	mentions []mention     // processes in the kernel's lines of an XID
+	mentions []Observation // the kernel's lines of an XID that name processes
 	sure     bool          // the process owns the channel that a line names
-	text     string        // the kernel's first line, and what further ones name
+	text     string        // the kernel's first line
+	named    []string      // parts of the host
+	records  []string      // of the firmware: see recordOf
 	cause    *openIncident // the incident that this one accompanies
 	began    time.Time     // when it was opened; may be long after First
 	touched  time.Time     // when the last observation arrived
@@ -98,6 +100,21 @@ func (i *openIncident) includes(s Observation) bool {
 // another owner then.
 func (i *openIncident) isElsewhere(s Observation) bool {
 	return i.isCode() && i.GI != "" && s.GI != "" && i.GI != s.GI
+}
+
+// suits reports whether s belongs to i rather than to another incident of the
+// same fault: a line of a process that i has, or the first event of its other
+// source.
+func (i *openIncident) suits(s Observation) bool {
+	return slices.ContainsFunc(i.mentions, func(m Observation) bool { return m.PID == s.PID }) || s.PID == 0 && i.other() == s.Source
+}
+
+// turns reports whether s, an XID 154, says that the driver asks for nothing any
+// more, or for something anew.
+func (i *openIncident) turns(s Observation) bool {
+	before, told := i.verdict()
+	later, tells := verdictIn(s.Text)
+	return i.What == WhatXID && told && tells && before.isNone() != later.isNone()
 }
 
 // other returns the source that should have seen i and has not; empty if there
@@ -158,24 +175,50 @@ func (i *openIncident) add(s Observation) {
 			i.advise("")
 		}
 	}
+	if record := recordOf(s.Text); !slices.Contains(i.records, record) && (i.What == whatHardware || i.What == whatCorrected) {
+		i.records = append(i.records[max(0, len(i.records)+1-mostRecords):], record)
+	}
+	i.names(s.Part)
 	if i.tenants() {
 		i.Check = "xid_tenant"
 	}
 }
 
+// recordOf returns what all lines of a record of the firmware begin with: its
+// number.
+func recordOf(text string) string {
+	number, _, _ := strings.Cut(text, "[Hardware Error]:")
+	return number
+}
+
+// Bounds of what lines name.
+const (
+	mostRecords  = 8                      // of an incident
+	longestParts = LongestMessage * 2 / 3 // bytes
+)
+
+// names adds a part of the host that a line names, unless the first line does.
+func (i *openIncident) names(part string) {
+	part = Clean(part, longestComm)
+	if part != "" && !strings.Contains(i.text+" ", part+" ") && !slices.Contains(i.named, part) &&
+		len(strings.Join(i.named, ", "))+len(part) < longestParts {
+		i.named, i.news = append(i.named, part), true
+	}
+}
+
 // mention notes the process in a line of the kernel: owners of channels first, in the order of the lines.
 func (i *openIncident) mention(s Observation) {
-	known := func(m mention) bool { return m.pid == s.PID && (m.owned || !s.Owned) }
+	known := func(m Observation) bool { return m.PID == s.PID && (m.Owned || !s.Owned) }
 	if slices.ContainsFunc(i.mentions, known) || len(i.mentions) == mostMentions && !s.Owned {
 		return
 	}
 	at := len(i.mentions)
 	if s.Owned {
-		if first := slices.IndexFunc(i.mentions, func(m mention) bool { return !m.owned }); first >= 0 {
+		if first := slices.IndexFunc(i.mentions, func(m Observation) bool { return !m.Owned }); first >= 0 {
 			at = first
 		}
 	}
-	i.mentions = slices.Insert(i.mentions, at, mention{s.PID, Clean(s.Comm, longestComm), s.Time, s.Owned})
+	i.mentions = slices.Insert(i.mentions, at, s)
 	i.mentions = i.mentions[:min(len(i.mentions), mostMentions)]
 }
 
@@ -253,6 +296,9 @@ func (i *openIncident) message() string {
 	end := Clean(i.whose(), LongestMessage/2)
 	if i.GI != "" {
 		end = ", MIG instance " + i.GI + end
+	}
+	for _, part := range i.named {
+		end += ", " + part
 	}
 	if i.isCode() && i.Workload != "" {
 		end += Clean(", of "+i.Workload, LongestMessage/4)
