@@ -25,6 +25,14 @@ var batches = []batch{
 	// condor_<directory of execution>_<slot>: a slot, named so by its type, has one job at a time.
 	{"htcondor", regexp.MustCompile(`^htcondor$`), regexp.MustCompile(`^$`),
 		regexp.MustCompile(`^condor_.*?_((?:slot|backfill)\d.*?)(?:\.service|\.scope|\.slice)?$`)},
+	// torque/7.server, in v1
+	{"torque", regexp.MustCompile(`^torque(?:\.\d+)?$`), regexp.MustCompile(`^$`), regexp.MustCompile(`^(\d.*)$`)},
+	// oar/<user>_<number> in v1, oar.slice/oar-u<uid>.slice/oar-u<uid>-j<number>.slice in v2
+	{"oar", regexp.MustCompile(`^oar(?:\.slice)?$`), regexp.MustCompile(`^oar-u\d+\.slice$`),
+		regexp.MustCompile(`^(?:.+_(\d+)|oar-u\d+-j(\d+)\.slice)$`)},
+	// nomad/<allocation>.<task> in v1, nomad.slice/share.slice/<allocation>.<task>.scope in v2
+	{"nomad", regexp.MustCompile(`^nomad(?:\.slice)?$`), regexp.MustCompile(`^(?:share|reserve)\.slice$`),
+		regexp.MustCompile(`^([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\..+?)(?:\.scope)?$`)},
 	// lsf/<cluster>/job.<number>.<PID>.<time>
 	{"lsf", regexp.MustCompile(`^lsf$`), regexp.MustCompile(`.`), regexp.MustCompile(`^job\.(.+?)(?:\.\d+\.\d+)?$`)},
 }

@@ -33,7 +33,8 @@ var kinds = []string{KindUser, KindUnit, KindJob, KindSlurm, KindContainer, Kind
 // it, so that a user who can create cgroups inside a workload cannot
 // impersonate another. A cluster in a container (kind) therefore counts as that
 // container. Below user.slice all names belong to the user: there are no pods
-// or jobs, and a container's key includes the user's number.
+// or jobs, and a container's key includes the user's number. Flux alone has jobs
+// there, below its own account: see fluxJob.
 func ParseCgroup(content string, uid int) Workload {
 	best, most, depth := user(strconv.Itoa(uid)), 0, 0
 	for line := range strings.Lines(content) {
@@ -184,6 +185,22 @@ func user(uid string) Workload {
 	return Workload{Kind: KindUser, Key: key(KindUser, uid)}
 }
 
+// fluxUnit is a job of Flux: a unit of the service manager of Flux's account.
+var fluxUnit = regexp.MustCompile(`^imp-shell-\d+-(.+)\.service$`)
+
+// fluxJob returns the job of Flux whose group this is, or nothing. The owner is a
+// system account, and the process another user's: only root moves it there.
+func fluxJob(group, owner, uid string) string {
+	m := fluxUnit.FindStringSubmatch(group)
+	if account, err := strconv.Atoi(owner); m == nil || err != nil || account >= firstUser || owner == uid {
+		return ""
+	}
+	return m[1]
+}
+
+// firstUser is the first UID that is no system account.
+const firstUser = 1000
+
 // own is the workload of a user's processes below user.slice. groups begins
 // with that group, or with the nearest visible one.
 func own(groups []string, uid string) Workload {
@@ -201,6 +218,9 @@ func own(groups []string, uid string) Workload {
 		}
 		if isUnit(g) {
 			unit = g
+		}
+		if job := fluxJob(g, owner, uid); job != "" {
+			return Workload{Kind: KindJob, Key: key(KindJob, "flux", job)}
 		}
 	}
 	w := user(cmp.Or(owner, uid))
