@@ -44,7 +44,8 @@ var driverChecks = []*Check{
 		Action:   "Do what the driver asks for.",
 		Remedies: true,
 		Cause: "This is the driver's own verdict (field 230, event 0x8000, XID 154). nvgpu_recovery_action is 1 for a GPU " +
-			"reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover the IMEX domain.",
+			"reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover the IMEX domain. The alert stays until a reset is " +
+			"seen, or until the driver says that it asks for nothing any more.",
 	},
 	{
 		ID: "gpu_lost", Alert: "GPULost", Class: incident.HardwareFault, Latched: true,
