@@ -128,7 +128,7 @@ func (r *resets) relieved(events []incident.Event) map[string]string {
 			continue
 		}
 		sign.Entity, sign.Reset = e.Entity, e.First
-		r.gpus[key], said[key] = sign, "The driver said so: "+strings.TrimSuffix(e.Message, ".")+"."
+		r.gpus[key], said[key] = sign, "The driver asks for nothing any more: "+strings.TrimSuffix(e.Message, ".")+"."
 	}
 	return said
 }

@@ -70,9 +70,9 @@ func TestResetEndsLatchesOfOneGPU(t *testing.T) {
 		energies(140, 140)...)
 	fixture.Equal(t, w.failing(), lostSecond, "the driver was loaded before the second was lost")
 	none := happened("none", incident.WhatXID, incident.RecoveryXID, "1", w.now)
-	none.Check, none.Action = incident.RecoveryCheck, "NONE"
+	none.Check, none.Action, none.Message = incident.RecoveryCheck, "NONE", "XID 154: to 0x0 (None)"
 	changes := w.step(step, []incident.Event{none}, energies(150, 150)...)
-	fixture.If(t, w.failing() != "" || len(changes) == 0 || !strings.Contains(changes[0].Message, "The driver said so: "),
+	fixture.If(t, w.failing() != "" || len(changes) == 0 || !strings.Contains(changes[0].Message, "The driver asks for nothing any more: XID 154: to 0x0 (None)."),
 		"the driver asks for nothing of the second any more: %q, %+v", w.failing(), changes)
 }
 
