@@ -135,12 +135,16 @@ func (c *Correlator) relate(i *openIncident) {
 	}
 }
 
-// join makes o the cause of i, if i is a companion of it.
+// join makes o the cause of i, if i is a companion of it. What only a reset ends
+// does not end earlier with its cause.
 func (i *openIncident) join(o *openIncident) bool {
 	row, ok := i.follows(o)
 	if ok {
 		i.cause = o
 		i.advise(row.action)
+		if r := i.root(); i.NeedsReset && !r.NeedsReset {
+			r.NeedsReset, r.news = true, true
+		}
 	}
 	return ok
 }
