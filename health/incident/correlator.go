@@ -171,24 +171,17 @@ func (c *Correlator) name(s Observation) {
 // it; nil if there is none.
 func (c *Correlator) take(s Observation) *openIncident {
 	k := keyOf(s)
-	at := -1
 	for n, i := range slices.Backward(c.open) {
-		if i.key != k || !i.includes(s) || i.isElsewhere(s) {
-			continue
-		}
-		if i.turns(s) {
-			break // what came before that is over
-		}
-		if at < 0 || i.suits(s) && !c.open[at].suits(s) {
-			at = n
+		switch {
+		case i.key != k || !i.includes(s) || i.isElsewhere(s):
+		case i.turns(s):
+			return nil // what came before that is over
+		default:
+			c.open = slices.Delete(c.open, n, n+1)
+			return i
 		}
 	}
-	if at < 0 {
-		return nil
-	}
-	i := c.open[at]
-	c.open = slices.Delete(c.open, at, at+1)
-	return i
+	return nil
 }
 
 // part gives each owner of a channel who is known to be of another workload an

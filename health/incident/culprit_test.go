@@ -157,19 +157,22 @@ func TestEachTenantHasItsOwnFault(t *testing.T) {
 		if late > 0 {
 			d.stays = jobs[2*late-2:][:1]
 		}
+		says := func(pid int) string { return strings.Replace(line(pid, "x"), "0000a", fmt.Sprintf("0000%d", pid), 1) }
 		for n, pid := range []int{5, 6, 5, 7, 6} {
-			d.kernel(uint64(n), line(pid, "x"))
+			d.kernel(uint64(n), says(pid))
 			d.nvml(0, "xid", 13)
 		}
+		fixture.If(t, late == 0 && len(d.ids) != 2, "told at once: %q", d.ids)
 		d.to(second).stays = jobs
 		for n, pid := range []int{6, 5} {
-			d.to(2*second).kernel(uint64(9+n), strings.Replace(line(pid, "x"), " 13,", " 45,", 1))
+			d.to(2*second).kernel(uint64(9+n), strings.Replace(says(pid), " 13,", " 45,", 1))
 			d.nvml(0, "xid", 45)
 		}
 		d.to(5 * time.Minute)
 		var got []string
 		for _, e := range d.incidents() {
 			follows := ""
+			fixture.Equal(t, strings.Contains(e.Message, "00005"), e.Workload == "pod:x/a", "%q has the line of the first", e.Message)
 			if e.Follows != "" {
 				follows = d.told[e.Follows].Workload
 			}

@@ -102,13 +102,6 @@ func (i *openIncident) isElsewhere(s Observation) bool {
 	return i.isCode() && i.GI != "" && s.GI != "" && i.GI != s.GI
 }
 
-// suits reports whether s belongs to i rather than to another incident of the
-// same fault: a line of a process that i has, or the first event of its other
-// source.
-func (i *openIncident) suits(s Observation) bool {
-	return slices.ContainsFunc(i.mentions, func(m Observation) bool { return m.PID == s.PID }) || s.PID == 0 && i.other() == s.Source
-}
-
 // turns reports whether s, an XID 154, says that the driver asks for nothing any
 // more, or for something anew.
 func (i *openIncident) turns(s Observation) bool {
