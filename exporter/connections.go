@@ -1,10 +1,13 @@
 package exporter
 
 import (
+	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 )
 
@@ -12,6 +15,7 @@ const (
 	maxConnections = 512
 	maxStreams     = 16        // of HTTP/2, on one connection
 	maxUnsent      = 128 << 10 // bytes that the kernel may hold for one connection
+	maxViewers     = 32        // at a time, of a path that streams
 )
 
 // connections bounds the connections of a server. If there are too many, the
@@ -30,14 +34,15 @@ type connection struct {
 	step   uint64 // of the last change on it
 }
 
-// clientOf returns the addresses that the peer of c may own: an IPv4 address, a
-// network of IPv6, or this host. The result is invalid if c has no IP address.
-func clientOf(c net.Conn) netip.Prefix {
-	at, ok := c.RemoteAddr().(*net.TCPAddr)
-	if !ok {
+// clientOf returns the addresses that a peer at an address and port may own: an
+// IPv4 address, a network of IPv6, or this host. The result is invalid if the
+// peer has no IP address.
+func clientOf(peer string) netip.Prefix {
+	at, err := netip.ParseAddrPort(peer)
+	if err != nil {
 		return netip.Prefix{}
 	}
-	address, bits := at.AddrPort().Addr().Unmap().WithZone(""), 32
+	address, bits := at.Addr().Unmap().WithZone(""), 32
 	switch {
 	case address.IsLoopback():
 		address = netip.IPv6Loopback()
@@ -62,7 +67,7 @@ func (c *connections) changed(conn net.Conn, state http.ConnState) {
 		if tcp, ok := underTLS(conn).(*net.TCPConn); ok {
 			_ = tcp.SetWriteBuffer(maxUnsent) // as large as it is, then
 		}
-		c.open[conn] = connection{clientOf(conn), c.step}
+		c.open[conn] = connection{clientOf(conn.RemoteAddr().String()), c.step}
 		if len(c.open) > maxConnections {
 			c.drop()
 		}
@@ -95,6 +100,66 @@ func (c *connections) drop() {
 		_ = tcp.SetLinger(0) // unread data is dropped with it
 	}
 	_ = raw.Close() // its handler gets an error
+}
+
+// viewers bound the requests of a path that are answered at a time. If there are
+// too many, the client with the most loses the last one to a client that has
+// fewer, even then.
+type viewers struct {
+	mu   sync.Mutex
+	open []*follower // the oldest first
+}
+
+// A follower is a request that is answered.
+type follower struct {
+	client netip.Prefix
+	end    context.CancelFunc
+}
+
+// bound answers with next, which returns when a request's context ends.
+func (v *viewers) bound(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, end := context.WithCancel(r.Context())
+		defer end()
+		one := &follower{clientOf(r.RemoteAddr), end}
+		if !v.join(one) {
+			w.Header().Set("Retry-After", "5")
+			http.Error(w, fmt.Sprintf("%d clients follow %s already", maxViewers, r.URL.Path), http.StatusServiceUnavailable)
+			return
+		}
+		defer v.leave(one)
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+func (v *viewers) join(one *follower) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.open) >= maxViewers {
+		counts := map[netip.Prefix]int{}
+		last := 0
+		for _, a := range v.open {
+			counts[a.client]++
+		}
+		for i, a := range v.open {
+			if counts[a.client] >= counts[v.open[last].client] {
+				last = i
+			}
+		}
+		if counts[v.open[last].client] < counts[one.client]+2 {
+			return false
+		}
+		v.open[last].end()
+		v.open = slices.Delete(v.open, last, last+1)
+	}
+	v.open = append(v.open, one)
+	return true
+}
+
+func (v *viewers) leave(one *follower) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.open = slices.DeleteFunc(v.open, func(a *follower) bool { return a == one })
 }
 
 // underTLS returns the connection under c. Closing the TLS connection itself

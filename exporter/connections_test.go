@@ -131,9 +131,9 @@ func TestClientsAreIdentifiedByAddress(t *testing.T) {
 		"::1":                  "::1/128",
 		"2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64", "fe80::1%eth0": "fe80::/64",
 	} {
-		fixture.Equal(t, clientOf(fixture.Pipe{From: port(address)}).String(), want, "%s is of", address)
+		fixture.Equal(t, clientOf(port(address).String()).String(), want, "%s is of", address)
 	}
-	got := clientOf(fixture.Pipe{From: &net.UnixAddr{}})
+	got := clientOf((&net.UnixAddr{}).String())
 	fixture.If(t, got.IsValid(), "a Unix socket is of %s", got)
 }
 

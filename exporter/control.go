@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gpusteward/collectors/host"
+	"gpusteward/internal/procs"
 )
 
 // ControlSocket is the control socket in the runtime directory. It has a
@@ -56,6 +57,8 @@ type Control struct {
 	Reads   http.Handler // nil: nothing can be read
 	Anyone  bool         // every user may read; Reads decides by UIDOf what
 	Log     *slog.Logger
+
+	requests requests
 }
 
 // An Action is what an order runs.
@@ -159,7 +162,7 @@ func (c *Control) listen() (net.Listener, error) {
 	mode := fs.FileMode(0o600)
 	if c.Anyone {
 		mode = 0o666
-		l = &shared{Listener: l, users: Users{Each: maxOfUser, All: maxOfUsers}}
+		l = &shared{Listener: l, users: Users{Each: maxOfUser, All: maxOfUsers}, whose: procs.Peer}
 		err = os.Chmod(filepath.Dir(path), 0o755) // whatever the umask is
 	}
 	if err := errors.Join(err, os.Chmod(path, mode)); err != nil { // a client that connected before this is identified too
@@ -169,13 +172,21 @@ func (c *Control) listen() (net.Listener, error) {
 	return l, nil
 }
 
-// Connections that may be open at a shared socket: of one user, and of all but root.
-const maxOfUser, maxOfUsers = 4, 64
+// Bounds of a shared socket. Root's are not bounded.
+const (
+	maxOfUser      = 4  // connections of one user that may be open,
+	maxOfUsers     = 64 // and of all users
+	requestsOfUser = 64 // a second, and at once: further ones wait. As many connections: further ones are closed
+	restAfterClose = time.Millisecond
+)
 
-// A shared listener refuses connections of users who have too many.
+// A shared listener refuses connections of users who have too many. It then rests, so that refusals take a small part of
+// a processor.
 type shared struct {
 	net.Listener
 	users Users
+	calls requests
+	whose func(procfs string, pid int, uid uint32) string
 }
 
 // Accept waits for the next connection that is not too many.
@@ -185,70 +196,118 @@ func (s *shared) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if who := peerOf(conn); who.err == nil && s.users.Take(who.uid) {
-			return &counted{UnixConn: conn.(*net.UnixConn), end: sync.OnceFunc(func() { s.users.Leave(who.uid) })}, nil
+		who := peerOf(conn)
+		if who.err == nil && who.uid != 0 {
+			who.user = s.whose("/proc", who.pid, uint32(who.uid))
+		}
+		if who.err == nil && s.calls.owe(who.user, time.Now()) == 0 && s.users.take(who.user) {
+			return &counted{UnixConn: conn.(*net.UnixConn), user: who.user, end: sync.OnceFunc(func() { s.users.leave(who.user) })}, nil
 		}
 		_ = conn.Close()
+		time.Sleep(restAfterClose)
 	}
 }
 
-// Users bound what users have at a time. Root's is not bounded. The methods are safe for concurrent use.
+// Users bound what users have at a time. Root's is not bounded. A user is a party of package procs, whatever UIDs,
+// cgroups and namespaces his processes have. The methods are safe for concurrent use.
 type Users struct {
 	Each, All int // that one user may have, and all of them
 
 	mu   sync.Mutex
-	of   map[int]int
+	of   map[string]int
 	many int
 }
 
-// Take reports whether a user may have one more, and counts that.
-func (u *Users) Take(uid int) bool {
+// take reports whether a user may have one more, and counts that.
+func (u *Users) take(user string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch {
-	case uid == 0:
+	case user == "":
 		return true
-	case u.of[uid] >= u.Each || u.many >= u.All:
+	case u.of[user] >= u.Each || u.many >= u.All:
 		return false
 	case u.of == nil:
-		u.of = map[int]int{}
+		u.of = map[string]int{}
 	}
-	u.of[uid]++
+	u.of[user]++
 	u.many++
 	return true
 }
 
-// Leave takes one back.
-func (u *Users) Leave(uid int) {
+// leave takes one back.
+func (u *Users) leave(user string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if uid == 0 {
+	if user == "" {
 		return
 	}
-	if u.many--; u.of[uid] > 1 {
-		u.of[uid]--
+	if u.many--; u.of[user] > 1 {
+		u.of[user]--
 	} else {
-		delete(u.of, uid)
+		delete(u.of, user)
 	}
 }
 
 // Limit answers with next, and refuses users who have too many answers on the way: one that nobody reads may be megabytes.
 func (u *Users) Limit(next http.Handler, refusal error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		uid, _ := UIDOf(r.Context())
-		if !u.Take(uid) {
+		who, _ := r.Context().Value(peerKey{}).(peer)
+		if !u.take(who.user) {
 			http.Error(w, refusal.Error(), http.StatusTooManyRequests)
 			return
 		}
-		defer u.Leave(uid)
+		defer u.leave(who.user)
 		next.ServeHTTP(w, r)
 	})
+}
+
+// requests bounds how often users ask. Root is not bounded. The methods are safe for concurrent use.
+type requests struct {
+	mu sync.Mutex
+	of map[string]time.Time // when the user has asked for all that he may, had he asked for nothing in the second before
+}
+
+// owe counts a request of a user, and returns for how long it must wait, a second at most.
+func (q *requests) owe(user string, now time.Time) time.Duration {
+	if user == "" {
+		return 0
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	idle := func(at time.Time) bool { return at.Before(now.Add(-time.Second)) }
+	if q.of == nil {
+		q.of = map[string]time.Time{}
+	}
+	if len(q.of) > maxOfUsers {
+		maps.DeleteFunc(q.of, func(_ string, at time.Time) bool { return idle(at) })
+	}
+	at := q.of[user]
+	if idle(at) {
+		at = now.Add(-time.Second)
+	}
+	owed := min(at.Add(time.Second/requestsOfUser).Sub(now), time.Second)
+	q.of[user] = now.Add(owed)
+	return max(owed, 0)
+}
+
+// wait returns when a user's request may be answered; false: its client has left.
+func (q *requests) wait(ctx context.Context, user string) bool {
+	t := time.NewTimer(q.owe(user, time.Now()))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // A counted connection calls end when it is closed.
 type counted struct {
 	*net.UnixConn
-	end func()
+	user string
+	end  func()
 }
 
 // Close closes the connection.
@@ -261,6 +320,7 @@ func (c *counted) Close() error {
 // identifies it.
 type peer struct {
 	pid, uid int
+	user     string // as which it counts at a shared socket; empty: root
 	err      error
 }
 
@@ -268,6 +328,9 @@ type peerKey struct{}
 
 func peerOf(conn net.Conn) peer {
 	p := peer{err: errors.New("not a unix socket")}
+	if c, is := conn.(*counted); is {
+		p.user = c.user
+	}
 	u, ok := conn.(syscall.Conn)
 	if !ok {
 		return p
@@ -306,6 +369,9 @@ func UIDOf(ctx context.Context) (uid int, ok bool) {
 // ServeHTTP runs one action, or answers one read.
 func (c *Control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	who, _ := r.Context().Value(peerKey{}).(peer)
+	if !c.requests.wait(r.Context(), who.user) {
+		return
+	}
 	if !who.may(os.Geteuid()) && !(c.Anyone && who.err == nil && r.Method == http.MethodGet) {
 		http.Error(w, "only root and the agent's own user may use this socket", http.StatusForbidden)
 		return

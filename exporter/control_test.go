@@ -1,6 +1,7 @@
 package exporter
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -12,10 +13,14 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/procs"
 )
 
 var nothing = Action{Do: func(context.Context, url.Values) (string, error) { return "", nil }}
@@ -205,41 +210,75 @@ func TestASharedSocketIsShared(t *testing.T) {
 		c.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, peer{uid: os.Geteuid() + 1})))
 		fixture.Equal(t, w.Code, want, "%s by another user:", method)
 	}
-	users := Users{Each: maxOfUser, All: maxOfUsers}
-	had := map[int]int{}
-	for uid := range 2 * maxOfUsers {
-		for range 2 * maxOfUser {
-			if users.Take(uid) {
-				had[uid]++
-			}
-		}
-	}
-	fixture.Equal(t, had[1], maxOfUser, "connections of a user:")
-	fixture.Equal(t, had[0], 2*maxOfUser, "connections of root:")
-	fixture.Equal(t, users.many, maxOfUsers, "connections of all users:")
-	fixture.Equal(t, users.Take(7), false, "another one is accepted:")
-	users.Leave(0)
-	users.Leave(1)
-	fixture.Equal(t, users.Take(7), false, "another one of a user with many is accepted:")
-	fixture.Equal(t, users.Take(1), true, "another one is accepted once one has ended:")
-	for uid := range maxOfUsers {
-		for range had[uid] {
-			users.Leave(uid)
-		}
-	}
+	users := Users{Each: 1, All: 2}
+	took := []bool{users.take("7"), users.take("7"), users.take("8"), users.take("9"), users.take(""), users.take("")}
+	users.leave("7")
+	users.leave("")
+	took = append(took, users.take("9"))
+	fixture.EqualSlices(t, took, []bool{true, false, true, false, true, true, true}, "a place is taken")
+	users.leave("8")
+	users.leave("9")
 	fixture.If(t, users.many != 0 || len(users.of) != 0, "after all have ended: %d, %v", users.many, users.of)
 
 	users.Each, users.All = 1, 1
-	ask := func(h http.Handler, uid int) int {
+	ask := func(h http.Handler, user string) int {
 		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
-		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, peer{uid: uid})))
+		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, peer{user: user})))
 		return w.Code
 	}
 	empty := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	for range 2 {
 		fixture.Equal(t, ask(users.Limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-			fixture.Equal(t, ask(users.Limit(empty, io.EOF), 7), http.StatusTooManyRequests, "while another answer is on its way:")
-			fixture.Equal(t, ask(users.Limit(empty, io.EOF), 0), http.StatusOK, "root meanwhile:")
-		}), io.EOF), 7), http.StatusOK, "one answer at a time:")
+			fixture.Equal(t, ask(users.Limit(empty, io.EOF), "7"), http.StatusTooManyRequests, "while another answer is on its way:")
+			fixture.Equal(t, ask(users.Limit(empty, io.EOF), ""), http.StatusOK, "root meanwhile:")
+		}), io.EOF), "7"), http.StatusOK, "one answer at a time:")
+	}
+}
+
+// TestAUserIsOneAtASharedSocket: a user with subordinate UIDs has the places of one, and more requests than a user may
+// make wait. Root's do not.
+func TestAUserIsOneAtASharedSocket(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("it needs root, to connect as others")
+	}
+	procs.Etc = t.TempDir()
+	t.Cleanup(func() { procs.Etc = "/etc" })
+	fixture.Rewrite(t, procs.Etc+"/subuid", "1000:100000:65536\n")
+	c := &Control{Path: filepath.Join(fixture.ShortDir(t), CrashSocket), Anyone: true, Log: slog.New(slog.DiscardHandler),
+		Reads: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "read") })}
+	fixture.Must(t, os.Chmod(filepath.Dir(filepath.Dir(c.Path)), 0o755))
+	fixture.Running(t, c.Run)
+	dial := func(uid int) net.Conn {
+		runtime.LockOSThread() // credentials are those of the thread
+		defer runtime.UnlockOSThread()
+		as := func(uid int) {
+			_, _, _ = syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0))
+		}
+		for {
+			as(uid)
+			conn, err := net.Dial("unix", c.Path)
+			if as(0); err == nil {
+				t.Cleanup(func() { conn.Close() })
+				return conn
+			}
+		}
+	}
+	ask := func(conn net.Conn, requests int) (answers int) {
+		go func() {
+			_, _ = io.WriteString(conn, strings.Repeat("GET /x HTTP/1.1\r\nHost: agent\r\n\r\n", requests))
+		}()
+		for in := bufio.NewScanner(conn); answers < requests && in.Scan(); answers += strings.Count(in.Text(), "HTTP/1.1 200") {
+		}
+		return answers
+	}
+	served := 0
+	for uid := range 3 * maxOfUser {
+		served += ask(dial(100_000+uid), 1)
+	}
+	fixture.Equal(t, served, maxOfUser, "connections of a user under many UIDs")
+	for uid, atLeast := range map[int]time.Duration{7: time.Second / 2, 0: 0} {
+		began, n := time.Now(), requestsOfUser*3/2
+		fixture.Equal(t, ask(dial(uid), n), n, "answers to user %d", uid)
+		fixture.AtLeast(t, time.Since(began), atLeast, "%d requests of user %d took", n, uid)
 	}
 }

@@ -82,7 +82,7 @@ func New(o Options) (*Server, error) {
 	}
 	mux := http.NewServeMux()
 	if o.Events != nil { // not cached: it may stream, and its queries differ
-		mux.Handle("GET /api/v1/events", o.Events)
+		mux.Handle("GET /api/v1/events", new(viewers).bound(o.Events))
 	}
 	if o.Health != nil {
 		mux.Handle("GET /api/v1/health", o.Health)
@@ -93,7 +93,7 @@ func New(o Options) (*Server, error) {
 	mux.Handle("GET /fleet", &FleetPage{Home: true, From: func() string { return o.Fleet().name() },
 		Ask: func(ctx context.Context) (Fleet, error) { return o.Fleet().ask(ctx) }})
 	mux.Handle("GET /page/", page)
-	mux.Handle("GET /api/v1/live", s.live)
+	mux.Handle("GET /api/v1/live", new(viewers).bound(s.live))
 	mux.Handle("GET /metrics", s.scrapes)
 	mux.Handle("GET /metrics/dcgm", s.scrapes)
 	mux.Handle("GET /api/v1/state", s.scrapes)

@@ -18,8 +18,7 @@ import (
 
 const (
 	liveInterval = time.Second
-	maxViewers   = 32 // at a time
-	viewerBehind = 4  // messages that a viewer may be behind
+	viewerBehind = 4 // messages that a viewer may be behind
 )
 
 // live streams the state to viewers, and keeps the history. An interval costs
@@ -42,7 +41,7 @@ type frame struct {
 	plain, packed []byte
 }
 
-// A viewer is a client of the stream.
+// A viewer follows the stream.
 type viewer struct{ frames chan *frame } // closed if the viewer is too slow or the server ends
 
 // run adds to the history and sends to the viewers, shortly after each interval
@@ -108,15 +107,15 @@ func (l *live) end() {
 	l.ended, l.viewers = true, nil
 }
 
-// join adds a viewer, whose first frame is ready. It returns nil if there are
-// too many.
+// join adds a viewer, whose first frame is ready. It returns nil if the server
+// ends.
 func (l *live) join() *viewer {
 	l.rendering.Lock() // viewers that arrive at the same time share a frame
 	defer l.rendering.Unlock()
 	l.mu.Lock()
-	f, full := l.latest, l.ended || len(l.viewers) >= maxViewers
+	f, ended := l.latest, l.ended
 	l.mu.Unlock()
-	if full {
+	if ended {
 		return nil
 	}
 	if f == nil || time.Since(f.made) > liveInterval {
@@ -156,8 +155,7 @@ func (l *live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v := l.join()
 	if v == nil {
 		w.Header().Set("Retry-After", "5")
-		http.Error(w, fmt.Sprintf("%d clients follow the state already, or the agent is shutting down",
-			maxViewers), http.StatusServiceUnavailable)
+		http.Error(w, "the agent is shutting down", http.StatusServiceUnavailable)
 		return
 	}
 	defer l.leave(v)

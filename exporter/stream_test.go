@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -131,6 +132,29 @@ func TestStreamsAreBounded(t *testing.T) {
 		}
 		fixture.Equal(t, len(s.live.viewers), 0, "all left, and there are … viewers")
 	})
+}
+
+// TestNoClientTakesAllStreams: who has most gives way, the last one first, to who has fewer even then.
+func TestNoClientTakesAllStreams(t *testing.T) {
+	for _, path := range []string{"/api/v1/live", "/api/v1/events"} {
+		synctest.Test(t, func(t *testing.T) {
+			s, open := server(t, func(o *Options) {
+				o.Events = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+			}), [4]atomic.Int32{}
+			for i := range 4*maxViewers + 1 {
+				client := 1 + i/(2*maxViewers)
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+				r.RemoteAddr = fmt.Sprintf("192.0.2.%d:1", client)
+				go func() {
+					open[client].Add(1)
+					s.ServeHTTP(httptest.NewRecorder(), r)
+					open[client].Add(-1)
+				}()
+				synctest.Wait()
+			}
+			fixture.Equal(t, fmt.Sprint(open[1].Load(), open[2].Load(), open[3].Load()), "16 15 1", "%s: streams of the clients", path)
+		})
+	}
 }
 
 // A viewer that does not read costs a few frames, then its place.

@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	maxStreams    = 32               // at a time
 	maxBehind     = 256              // events that a stream's client may be behind
 	heartbeat     = 15 * time.Second // shows proxies and clients that the stream is alive
 	eventsTimeout = 10 * time.Second // for a client to take the data
@@ -72,8 +71,7 @@ func (j *Journal) follow(w http.ResponseWriter, r *http.Request, f Filter) {
 	s, events := j.begin(f, r.Header.Get("Last-Event-ID"))
 	if s == nil {
 		w.Header().Set("Retry-After", "15")
-		http.Error(w, fmt.Sprintf("%d clients follow the events already, or the agent is shutting down",
-			maxStreams), http.StatusServiceUnavailable)
+		http.Error(w, "the agent is shutting down", http.StatusServiceUnavailable)
 		return
 	}
 	defer j.end(s)
@@ -125,12 +123,12 @@ func message(e incident.Event) string {
 		string(text) + "\n\n"
 }
 
-// begin adds a stream, and returns its first events; nil if there are too many
-// streams.
+// begin adds a stream, and returns its first events; nil if the journal ends. The
+// server bounds the streams.
 func (j *Journal) begin(f Filter, lastID string) (*stream, []incident.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.streams == nil || len(j.streams) == maxStreams {
+	if j.streams == nil {
 		return nil, nil
 	}
 	s := &stream{f, make(chan incident.Event, maxBehind)}

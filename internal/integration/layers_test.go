@@ -34,7 +34,7 @@ var layers = map[string][]string{
 		"enforcer/gemini", "enforcer/policy", "internal/input", "internal/quota"},
 
 	// of health only the names of metrics and checks, for what a Prometheus has of other hosts
-	"exporter": append([]string{"collectors", "collectors/gpu", "collectors/host", "health", "internal/wire"}, themes...),
+	"exporter": append([]string{"collectors", "collectors/gpu", "collectors/host", "health", "internal/procs", "internal/wire"}, themes...),
 	"health": append([]string{"collectors", "collectors/gpu", "collectors/host", "health/derived", "health/incident",
 		"internal/input", "internal/quota"},
 		themes...),

@@ -21,6 +21,18 @@ func Whose(procfs string, pid int) string { return party(filepath.Join(procfs, s
 var parties = regexp.MustCompile(`^user-\d+\.slice$|pod[\da-f_-]{32,36}(\.slice)?$|[\da-f]{64}(\.scope)?$|` +
 	`^lxc\.payload\.|^machine-.*\.scope$|^systemd-nspawn@`)
 
+// Peer is Whose for a process that had this user when the kernel recorded its PID. If it has ended, only the user counts:
+// its PID may be that of another user's process by now.
+func Peer(procfs string, pid int, uid uint32) string {
+	dir := filepath.Join(procfs, strconv.Itoa(pid))
+	status, _ := os.ReadFile(filepath.Join(dir, "status"))
+	cgroup, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
+	if ids := StatusLine(status, "Uid"); len(ids) < 2 || ids[1] != strconv.FormatUint(uint64(uid), 10) { // the effective one
+		cgroup = nil
+	}
+	return Party(string(cgroup), uid)
+}
+
 func party(dir string) string {
 	status, _ := os.ReadFile(filepath.Join(dir, "status")) // none: it has ended
 	ids := StatusLine(status, "Uid")
