@@ -185,11 +185,14 @@ func (o *Observer) places(v verdict) func() string {
 	for i := 1; i < len(v.ring); i++ {
 		pids, ranks = append(pids, v.ring[i].pid), append(ranks, v.ring[i].rank())
 	}
+	where := o.where
+	if o.read != nil {
+		where = o.read
+	}
 	return func() string {
-		text := o.where(pids[0], v.reason)
-		text = joined(text, v.what)
+		text := joined(where(pids[0], v.reason), v.what)
 		for i := 1; i < min(len(pids), maxPlaces); i++ {
-			text += fmt.Sprintf("; rank %d: %s", ranks[i], cmp.Or(o.where(pids[i], v.reason), "unknown"))
+			text += fmt.Sprintf("; rank %d: %s", ranks[i], cmp.Or(where(pids[i], v.reason), "unknown"))
 		}
 		if more := len(pids) - maxPlaces; more > 0 {
 			text += fmt.Sprintf("; %d more ranks", more)

@@ -3,10 +3,12 @@ package jobs
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"gpusteward/enforcer/steps"
+	"gpusteward/internal/procs"
 	"gpusteward/internal/wire"
 )
 
@@ -53,7 +55,7 @@ import (
 type hang struct {
 	wire.HangStats
 	since int64       // its last call
-	where chan string // where it stands, once that has been read
+	where chan string // where it stands, once that has been read; nil: nobody reads it
 	place string      // that
 	known bool        // it has been read
 	looks int         // at it, without knowing that
@@ -84,7 +86,7 @@ func (o *Observer) judge(at int64) (all []wire.HangStats) {
 		key := fmt.Sprint(v.culprit.pid, cmp.Or(v.since, v.culprit.last), v.reason)
 		h := o.hangs[key]
 		if h == nil {
-			h = &hang{since: cmp.Or(v.since, v.culprit.since()), where: make(chan string, 1)}
+			h = &hang{since: cmp.Or(v.since, v.culprit.since())}
 			h.HangStats = wire.HangStats{PID: v.culprit.pid, GPU: v.culprit.gpu(), Rank: v.rank, Reason: v.reason}
 			if v.vague() {
 				h.Rank = -1
@@ -93,9 +95,12 @@ func (o *Observer) judge(at int64) (all []wire.HangStats) {
 				h.PID = 0
 			} else {
 				v.culprit.flies = flies{}
-				places := o.places(v)
-				go func() { h.where <- places() }()
 			}
+		}
+		if h.where == nil && h.PID != 0 && o.mayRead(&v, at) {
+			h.where = make(chan string, 1)
+			places := o.places(v)
+			go func() { h.where <- places() }()
 		}
 		select {
 		case h.place = <-h.where:
@@ -124,11 +129,44 @@ func (o *Observer) judge(at int64) (all []wire.HangStats) {
 	return all
 }
 
+// A reading is one of where a culprit stands. Each stack takes a child process, or placeTries if they are late.
+type reading struct {
+	at     int64 // CLOCK_MONOTONIC, ns
+	pid    int
+	owner  string
+	stacks int
+}
+
+// mayRead reports whether it may be read where the culprit stands, and counts that. A process can tell of another hang
+// at each look: it is read once within patience, and an owner's have mostStacks read within readWithin.
+func (o *Observer) mayRead(v *verdict, at int64) bool {
+	o.readings = slices.DeleteFunc(o.readings, func(r reading) bool { return at-r.at >= int64(readWithin) })
+	now := reading{at, v.culprit.pid, v.culprit.owner, max(1, min(len(v.ring), maxPlaces))}
+	if now.owner == "" { // it has no session
+		now.owner = procs.Whose(o.procfs(), now.pid)
+	}
+	sum := now.stacks
+	for _, r := range o.readings {
+		if r.pid == now.pid && at-r.at < int64(patience) {
+			return false
+		}
+		if r.owner == now.owner {
+			sum += r.stacks
+		}
+	}
+	if sum > mostStacks {
+		return false
+	}
+	o.readings = append(o.readings, now)
+	return true
+}
+
 // verdicts returns what is found, the communicators with most ranks first. A
 // culprit that waits itself may be the victim of another one, which then comes
 // first.
 func (o *Observer) verdicts(at int64) []verdict {
 	groups := o.groups(at)
+	o.inTurn(groups)
 	shareUsual(groups)
 	// Who waits for one that gets on may stand in the way of others, and one that does nothing may wait for
 	// a lock of one that works.
@@ -152,6 +190,7 @@ func (o *Observer) verdicts(at int64) []verdict {
 			mark(getsOn, group)
 		}
 	}
+	maps.DeleteFunc(groups, func(of communicatorOf, _ []*process) bool { return o.crowded[of.owner] })
 	all = append(all, deadlocks(groups, at)...)
 	all = slices.DeleteFunc(all, func(v verdict) bool {
 		return v.vague() && getsOn[v.culprit] || v.reason == "absent" && helped[v.culprit]
@@ -191,6 +230,37 @@ func (o *Observer) groups(at int64) map[communicatorOf][]*process {
 		}
 	}
 	return groups
+}
+
+// inTurn leaves out communicators of owners whose ranks are in too many of them: those that were left out most often
+// are judged now. Such an owner is judged for no deadlock, because not all of its waits are known.
+func (o *Observer) inTurn(groups map[communicatorOf][]*process) {
+	before := o.left
+	o.crowded, o.left = crowded(groups), map[communicatorOf]int{}
+	if len(o.crowded) == 0 {
+		return
+	}
+	all := slices.SortedFunc(maps.Keys(groups), func(a, b communicatorOf) int {
+		return cmp.Or(cmp.Compare(before[b], before[a]), cmp.Compare(a.id, b.id))
+	})
+	judged := map[string]int{}
+	for _, of := range all {
+		if judged[of.owner] += len(groups[of]); o.crowded[of.owner] && judged[of.owner] > mostRanks {
+			o.left[of] = before[of] + 1
+			delete(groups, of)
+		}
+	}
+}
+
+// crowded returns the owners whose processes are ranks of communicators more than mostRanks times.
+func crowded(groups map[communicatorOf][]*process) map[string]bool {
+	ranks, all := map[string]int{}, map[string]bool{}
+	for of, group := range groups {
+		if ranks[of.owner] += len(group); ranks[of.owner] > mostRanks {
+			all[of.owner] = true
+		}
+	}
+	return all
 }
 
 // shareUsual gives the ranks of a communicator the longest usual pause of any of them: they run the same
@@ -265,6 +335,15 @@ func truth(is bool) int {
 	return 0
 }
 
+// status returns the finder's status at a time. It is asked for often while nothing changes.
+func (p *process) status(at int64) steps.Status {
+	if p.known == nil || p.knownAt != at {
+		now := p.finder.Status(at)
+		p.known, p.knownAt = &now, at
+	}
+	return *p.known
+}
+
 // quiet returns for how long the process has called nothing, although it could.
 func (p *process) quiet(at int64) time.Duration { return time.Duration(at - p.since()) }
 
@@ -283,7 +362,7 @@ func (p *process) stuck(at int64) bool {
 	if !p.still(at) {
 		return false
 	}
-	s := p.finder.Status(at)
+	s := p.status(at)
 	if p.taken == 0 {
 		return p.quiet(at)-min(p.braked, 2*settleFor) > settleFor || s.Decodes && p.standing.known()
 	}
@@ -297,7 +376,7 @@ func (p *process) stuck(at int64) bool {
 // usual, although nothing is known to slow that GPU down; the time for which something did
 // does not count. That is not enough unless the GPUs of others already wait for it.
 func (p *process) overdue(at int64) bool {
-	s, usual := p.finder.Status(at), p.usual
+	s, usual := p.status(at), p.usual
 	if !p.waiting.known() { // these may be pieces of steps
 		usual = pauses * s.Median
 	}
@@ -330,7 +409,7 @@ func (p *process) waits(at int64) bool {
 			return true
 		}
 	}
-	for _, w := range p.finder.Status(at).Waits {
+	for _, w := range p.status(at).Waits {
 		if w.For == wire.EventWait || w.For == wire.EventCopying {
 			return true
 		}
@@ -340,7 +419,7 @@ func (p *process) waits(at int64) bool {
 
 // gated reports whether the gate holds a thread of the process back.
 func (p *process) gated(at int64) bool {
-	return slices.ContainsFunc(p.finder.Status(at).Waits, func(w steps.Wait) bool { return w.For == wire.EventHeld })
+	return slices.ContainsFunc(p.status(at).Waits, func(w steps.Wait) bool { return w.For == wire.EventHeld })
 }
 
 // in returns the process's communicator with the ID.

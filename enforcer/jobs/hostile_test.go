@@ -3,8 +3,11 @@ package jobs
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -126,6 +129,60 @@ func TestNobodyFillsTheObserver(t *testing.T) {
 			t.Errorf("%d are observed, and not those that came last; theirs have ended: %v", len(h.Observer.processes), ends)
 		}
 	}
+}
+
+// TestStacksAreReadNowAndThen lets ten processes of an owner tell at each look of a wait that began at another time: each
+// would have its stack read again.
+func TestStacksAreReadNowAndThen(t *testing.T) {
+	t.Parallel()
+	fixture.OneGoroutine(t)
+	h, read := newHost(t, 11), [2]atomic.Int32{}
+	h.Observer.read = func(pid int, _ string) string {
+		read[min(pid-h.ranks[0].pid, 1)].Add(1)
+		return "here"
+	}
+	for look := range int64(130) {
+		for i, r := range h.ranks {
+			liar := min(i, 1)
+			switch r.owner = []string{"honest", "liar"}[liar]; {
+			case look < 40:
+				r.by(1, h.at, wire.EventWait, 0)
+				r.by(1, h.at+1e6, wire.EventWaited, 0)
+			case look == 40 || liar == 1:
+				r.by(1, h.at-look-30e9*int64(liar), wire.EventWait, 0)
+			}
+		}
+		h.wait(1)
+	}
+	honest := h.placed()[0]
+	fixture.If(t, honest.PID != h.ranks[0].pid || honest.Where != "here" || read[0].Load() != 1, "the honest hang is told as %+v", honest)
+	fixture.AtMost(t, read[1].Load(), 2*mostStacks, "readings of the liars in 90 s")
+	fixture.AtLeast(t, read[1].Load(), mostStacks, "readings of the liars in 90 s")
+}
+
+// TestManyCommunicators lets an owner have many sessions, each a rank of as many communicators as there may be: some are
+// judged at each look, in turn, and an honest job that hangs is found meanwhile.
+func TestManyCommunicators(t *testing.T) {
+	t.Parallel()
+	const sessions = 3 * maxProcesses / 8
+	h, liar := stepping(t, 4), make([]byte, wire.TraceSize)
+	copy(liar, h.ranks[0].trace)
+	for i := range wire.Communicators {
+		forge(0, 2, 61)(nil, liar[128*i:])
+		binary.NativeEndian.PutUint64(liar[128+128*i:], uint64(1000+i))
+	}
+	waits := (*rank).hangs
+	h.step(map[int]func(*rank, int64){0: waits, 1: waits, 2: func(*rank, int64) {}, 3: waits})
+	for range 12 {
+		for i := range sessions {
+			h.Observer.Observe(broker.Traced{Session: uint64(100 + i), PID: 5000 + i, Owner: "liar", Trace: wire.TraceIn(liar)})
+		}
+		h.wait(1)
+		fixture.AtMost(t, (wire.Communicators-len(h.Observer.left))*sessions, mostRanks, "ranks that are judged")
+		fixture.AtMost(t, slices.Max(slices.Collect(maps.Values(h.Observer.left))), 8, "looks that left out the same one")
+	}
+	hangs := h.wait(1)
+	fixture.If(t, !slices.ContainsFunc(hangs, func(s wire.HangStats) bool { return s.PID == h.ranks[2].pid && s.Reason == "absent" }), "hangs: %+v", hangs)
 }
 
 // TestNobodyReadsACommunicatorsID in what is shown of it: a process that is shown another's cannot be its rank.

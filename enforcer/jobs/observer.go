@@ -41,6 +41,10 @@ type Observer struct {
 	kept      []steps.Step        // buffer
 	host      pressure
 	hangs     map[string]*hang // by group
+	readings  []reading
+	read      func(pid int, reason string) string // nil: where
+	crowded   map[string]bool                     // owners with too many communicators,
+	left      map[communicatorOf]int              // and how often each of those was left out in a row
 	races     map[communicatorOf]*race
 	nccl      jobsOfNCCL
 	ask       func(context.Context, string) (ras.Status, error) // nil: ras.Ask
@@ -59,10 +63,12 @@ type process struct {
 
 	reader   wire.TraceReader
 	finder   steps.Finder
-	taken    uint64 // steps
-	stepped  int64  // end of the last of them, CLOCK_MONOTONIC, ns
-	tokens   uint64 // that may be some, as long as no steps are known
-	trusted  bool   // those of this pattern:
+	known    *steps.Status // of the finder; nil: not since it was fed,
+	knownAt  int64         // at this time
+	taken    uint64        // steps
+	stepped  int64         // end of the last of them, CLOCK_MONOTONIC, ns
+	tokens   uint64        // that may be some, as long as no steps are known
+	trusted  bool          // those of this pattern:
 	pattern  uint8
 	sums     wire.JobStats
 	pace     pace
@@ -236,6 +242,7 @@ func (p *process) take(events []wire.Event, lost uint64) {
 		}
 	}
 	p.finder.Feed(events)
+	p.known = nil
 	s := &p.sums
 	for _, e := range events {
 		switch e.Kind {

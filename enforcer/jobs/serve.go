@@ -50,9 +50,6 @@ type view struct {
 	err     error // it cannot be looked at
 }
 
-// A job is what a workload of a tenant does.
-type job struct{ tenant, workload string }
-
 // A server is a program that serves clients.
 type server struct {
 	of      GPUProcess // the first of its processes with a GPU
@@ -148,6 +145,7 @@ func (o *Observer) onGPUs() (all []GPUProcess) {
 // A processGroup is processes on GPUs with the same first process.
 type processGroup struct {
 	first  int
+	turn   int // so many of its party come before
 	on     []GPUProcess
 	chains [][]parent // of each
 }
@@ -160,24 +158,7 @@ type parent struct {
 
 // view looks at the servers to which processes on GPUs belong. It takes long, and needs no lock.
 func (o *Observer) view(on []GPUProcess) (all []view) {
-	var groups []processGroup
-	same := map[job]int{}
-	for _, p := range on {
-		chain := chainOf(o.procfs(), p.PID)
-		if len(chain) == 0 {
-			continue // it has ended
-		}
-		first, of := chain[len(chain)-1].pid, job{p.Tenant, p.Workload}
-		i := slices.IndexFunc(groups, func(q processGroup) bool { return q.first == first })
-		if i < 0 {
-			if len(groups) == mostServers || same[of] == mostSame {
-				continue
-			}
-			same[of]++
-			i, groups = len(groups), append(groups, processGroup{first: first})
-		}
-		groups[i].on, groups[i].chains = append(groups[i].on, p), append(groups[i].chains, chain)
-	}
+	groups := o.processGroups(on)
 	found := make([][]view, len(groups))
 	var looks sync.WaitGroup // the kernel may hold one that looks at a server, and others go on
 	for i := range groups {
@@ -187,12 +168,41 @@ func (o *Observer) view(on []GPUProcess) (all []view) {
 	return slices.Concat(found...)
 }
 
-// chainOf returns a process and those of its process group and party that started it.
-func chainOf(procfs string, pid int) (chain []parent) {
-	whose := procs.Whose(procfs, pid)
+// processGroups returns those of which the servers are looked at: the first one of each party, then the second one of
+// each, and so on.
+func (o *Observer) processGroups(on []GPUProcess) (groups []processGroup) {
+	known, own, left := map[int]int{}, map[string]int{}, map[string]*int{}
+	for _, p := range on {
+		whose := procs.Whose(o.procfs(), p.PID)
+		if left[whose] == nil {
+			left[whose] = new(mostFiles)
+		}
+		chain := chainOf(o.procfs(), whose, p.PID, left[whose])
+		if len(chain) == 0 {
+			continue // it has ended, or the party has too many
+		}
+		first := chain[len(chain)-1].pid
+		i, is := known[first]
+		if !is {
+			i = len(groups)
+			known[first], groups = i, append(groups, processGroup{first: first, turn: own[whose]})
+			own[whose]++
+		}
+		groups[i].on, groups[i].chains = append(groups[i].on, p), append(groups[i].chains, chain)
+	}
+	slices.SortStableFunc(groups, func(a, b processGroup) int { return cmp.Compare(a.turn, b.turn) })
+	return groups[:min(len(groups), mostServers)]
+}
+
+// chainOf returns a process and those of its process group and party that started it. left are the files that may
+// still be read for the party.
+func chainOf(procfs, whose string, pid int, left *int) (chain []parent) {
 	stat, err := procs.ReadStat(procfs, pid)
 	for group := stat.Group; err == nil && pid > 1 && stat.Group == group && len(chain) < maxFamily &&
 		procs.Whose(procfs, pid) == whose; {
+		if *left -= 3; *left < 0 {
+			return nil
+		}
 		chain = append(chain, parent{pid, stat.Start})
 		pid = stat.Parent
 		stat, err = procs.ReadStat(procfs, pid)

@@ -476,3 +476,17 @@ func TestAServerInAContainer(t *testing.T) {
 	fixture.Must(t, err)
 	fixture.EqualSlices(t, s.Listeners, []int{c.Process.Pid, c.Process.Pid}, "it listens:")
 }
+
+// TestServersOfAllUsers lets a user have more servers than are looked at, in many workloads: another user's is looked at.
+func TestServersOfAllUsers(t *testing.T) {
+	h := newHost(t, 0)
+	var on []GPUProcess
+	for i := range 2 * mostServers {
+		pid, uid := 2000+i, 1001+i/(2*mostServers-1)
+		fixture.Rewrite(t, fmt.Sprintf("%s/%d/stat", h.Observer.Procfs, pid), fmt.Sprintf("%d (s) S 1 %d 9 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 100\n", pid, pid))
+		fixture.Rewrite(t, fmt.Sprintf("%s/%d/status", h.Observer.Procfs, pid), fmt.Sprintf("Uid:\t%d\t%[1]d\t%[1]d\t%[1]d\n", uid))
+		on = append(on, GPUProcess{PID: pid, Workload: fmt.Sprint(i / 4)})
+	}
+	views, last := h.Observer.view(on), on[len(on)-1].PID
+	fixture.If(t, len(views) != mostServers || !slices.ContainsFunc(views, func(v view) bool { return v.pid == last }), "%d are looked at", len(views))
+}
