@@ -47,6 +47,7 @@ type Traced struct {
 	Since   time.Time // when it said HELLO
 	Tenant  string
 	Owner   string   // see Options
+	Party   string   // see procs.Party: what is counted by user
 	GPUs    []string // UUIDs by the session's number; empty: not governed
 	Trace   wire.Trace
 	Crash   wire.Crash // may be empty
@@ -116,7 +117,7 @@ func (b *Broker) Time(pid int, every time.Duration) {
 
 // traced returns the session with its trace, whose mutex is held.
 func (s *session) traced(ends bool) Traced {
-	one := Traced{Session: s.id, PID: s.facts.PID, UID: s.facts.UID, Since: s.since, Owner: s.owner.name,
+	one := Traced{Session: s.id, PID: s.facts.PID, UID: s.facts.UID, Since: s.since, Owner: s.owner.name, Party: s.owner.party,
 		Trace: s.trace.m, Crash: s.trace.c, Ends: ends, GPUs: make([]string, len(s.seats))}
 	s.mu.Lock()
 	one.Tenant = s.tenant

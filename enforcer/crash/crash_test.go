@@ -341,7 +341,7 @@ func TestCrashesAreBounded(t *testing.T) {
 		}
 	}
 	fixture.Equal(t, n, mostTaken/2, "snapshots of one user:")
-	fixture.Equal(t, w.room(&session{owner: "another", at: 1}), true, "another user's crash has room:")
+	fixture.Equal(t, w.room(&session{record: Record{Head: Head{Party: "another"}}, at: 1}), true, "another user's crash has room:")
 	fixture.AtMost(t, len(w.look()), mostWrites, "records at a time:")
 }
 
@@ -386,6 +386,32 @@ func TestAScribbledTrace(t *testing.T) {
 	fixture.AtLeast(t, len(w.Heads(0)), 1, "crashes kept:")
 }
 
+// TestAFloodOfCrashesIsToldInALine has a user's programs crash again and again, under many UIDs and as owners of many jobs.
+// The log and the journal tell the first ones and how many more there were, and all of another user. His record stays.
+func TestAFloodOfCrashesIsToldInALine(t *testing.T) {
+	w, told := newWorld(t), map[string][]Head{}
+	end := w.now + 2*int64(toldWithin)
+	for session := uint64(1); w.now < end; session++ {
+		p := newProgram(session, int(session), time.Now())
+		p.Party, p.Owner, p.UID = "mallory", fmt.Sprint("slurm:", session), uint32(100_000+session)
+		if session == 1 || session == 100 {
+			p.Party = "honest"
+		}
+		p.fails(719, w.now)
+		p.Ends = true
+		w.Observe(p.Traced)
+		for _, h := range w.look() {
+			told[h.Party] = append(told[h.Party], h)
+		}
+		w.now += int64(keepEnded)
+	}
+	all := told["mallory"]
+	fixture.Need(t, len(all), 2*mostTold+1, "crashes of mallory that are told in two spans:")
+	fixture.Contains(t, all[mostTold].Says, "more crashes of this user within 10m0s; the last one: ", "the line for the rest")
+	fixture.Equal(t, len(told["honest"]), 2, "crashes of another user that are told:")
+	fixture.If(t, w.Heads(0)[0].Party != "honest", "the records are %+v", w.Heads(0)[:2])
+}
+
 // A user whose sessions crashed with no clock, crashed and ended leaves others' crashes their room, and their turn.
 func TestCrashesOfOneOwnerHideNoOthers(t *testing.T) {
 	w := newWorld(t)
@@ -394,7 +420,7 @@ func TestCrashesOfOneOwnerHideNoOthers(t *testing.T) {
 	}
 	observe := func(session uint64, owner string, clock, ends bool) {
 		p := newProgram(session, int(session), time.Now())
-		if p.Owner, p.Ends = owner, ends; !clock {
+		if p.Party, p.Ends = owner, ends; !clock {
 			clear(p.trace[64:104])
 		}
 		if !ends || owner == "honest" {

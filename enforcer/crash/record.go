@@ -29,7 +29,8 @@ type Head struct {
 	ID       int       `json:"id"`
 	Time     time.Time `json:"time"`
 	PID      int       `json:"pid"`
-	UID      uint32    `json:"uid"` // of the process; the user may read the record
+	UID      uint32    `json:"uid"`             // of the process; the user may read the record
+	Party    string    `json:"party,omitempty"` // see broker.Traced: who has many records, or many are told of
 	Comm     string    `json:"comm,omitempty"`
 	Tenant   string    `json:"tenant"`
 	Workload string    `json:"workload,omitempty"`

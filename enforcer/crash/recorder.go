@@ -36,6 +36,8 @@ const (
 	mostGraphs   = 16               // that are named in one snapshot
 	mostInFlight = 3                // kernels and graphs that InFlight names,
 	mostName     = 200              // in so many bytes each
+	mostTold     = 32               // crashes of a party that are told,
+	toldWithin   = 10 * time.Minute // within so long; the rest is told as one
 	few          = 2048             // events that are read for the last launches, unless there are too few of those
 )
 
@@ -52,13 +54,20 @@ type Recorder struct {
 	kept     []Head        // by ID
 	last     int           // the highest ID so far
 
-	failing bool // the last write failed, and that was logged; Look's own
+	failing bool             // the last write failed, and that was logged; Look's own,
+	told    map[string]*told // by party; likewise
+}
+
+// A told is what is told of the crashes of a party.
+type told struct {
+	since int64 // CLOCK_MONOTONIC, ns
+	all   int   // crashes since then
+	last  Head
 }
 
 // A session is one of the broker's that writes a trace.
 type session struct {
-	record   Record
-	owner    string // see broker.Options; who has many hides nobody else's
+	record   Record // of its Party: who has many hides nobody else's
 	since    time.Time
 	ended    int64     // CLOCK_MONOTONIC, ns; 0: it has not
 	at       int64     // the first sign of the crash, likewise; 0: there is none
@@ -120,7 +129,7 @@ func (r *Recorder) Observe(t broker.Traced) {
 		if len(r.sessions) >= mostSessions {
 			return
 		}
-		s = &session{since: t.Since, owner: t.Owner, record: Record{Head: Head{PID: t.PID, UID: t.UID}}}
+		s = &session{since: t.Since, record: Record{Head: Head{PID: t.PID, UID: t.UID, Party: t.Party}}}
 		if r.sessions == nil {
 			r.sessions = map[uint64]*session{}
 		}
@@ -147,12 +156,12 @@ func (r *Recorder) Observe(t broker.Traced) {
 	}
 }
 
-// room reports whether another snapshot may be taken, of a session: an owner has no more of them than are free.
+// room reports whether another snapshot may be taken, of a session: a party has no more of them than are free.
 func (r *Recorder) room(of *session) bool {
 	all, own := 0, 0
 	for _, s := range r.sessions {
 		if s.snapshot != nil {
-			if all++; s.owner == of.owner {
+			if all++; s.record.Party == of.record.Party {
 				own++
 			}
 		}
@@ -192,13 +201,13 @@ func (r *Recorder) forget() {
 	}
 }
 
-// inTurn returns sessions with the first of each owner before the second of any.
+// inTurn returns sessions with the first of each party before the second of any.
 func (r *Recorder) inTurn(ids []uint64) []uint64 {
 	turn, seen := map[uint64]int{}, map[string]int{}
 	for _, id := range ids {
-		owner := r.sessions[id].owner
-		turn[id] = seen[owner]
-		seen[owner]++
+		party := r.sessions[id].record.Party
+		turn[id] = seen[party]
+		seen[party]++
 	}
 	slices.SortStableFunc(ids, func(a, b uint64) int { return cmp.Compare(turn[a], turn[b]) })
 	return ids
@@ -340,7 +349,8 @@ func printable(s string, most int) string {
 }
 
 // Look completes the records and writes them. name returns the name of a process and its
-// workload; empty: it is not known. It returns the crashes that are new.
+// workload; empty: it is not known. It returns the crashes that are new; of a party with too many, the last one stands
+// for the rest.
 func (r *Recorder) Look(name func(pid int) (comm, workload string)) (all []Head) {
 	r.name(name)
 	for _, one := range r.due() {
@@ -355,6 +365,36 @@ func (r *Recorder) Look(name func(pid int) (comm, workload string)) (all []Head)
 		if !known {
 			all = append(all, one.Head)
 		}
+	}
+	return r.tell(all)
+}
+
+// tell returns what is told of crashes, and of those that were not told earlier.
+func (r *Recorder) tell(found []Head) (all []Head) {
+	now := r.now()
+	for party, t := range r.told {
+		if now-t.since < int64(toldWithin) {
+			continue
+		}
+		if more := t.all - mostTold; more > 0 {
+			t.last.Says = fmt.Sprintf("%d more crashes of this user within %v; the last one: %s", more, toldWithin, t.last.Says)
+			all = append(all, t.last)
+		}
+		delete(r.told, party)
+	}
+	for _, h := range found {
+		t := r.told[h.Party]
+		if t == nil {
+			if r.told == nil {
+				r.told = map[string]*told{}
+			}
+			t = &told{since: now}
+			r.told[h.Party] = t
+		}
+		if t.all++; t.all <= mostTold {
+			all = append(all, h)
+		}
+		t.last = h
 	}
 	return all
 }
@@ -422,7 +462,7 @@ func (r *Recorder) write(one *Record) error {
 	return host.ReplaceFile(r.path(one.ID), ownerReads, func(w io.Writer) error { _, err := w.Write(text); return err })
 }
 
-// keep adds a record that was written, and removes others if there are too many: of the user who
+// keep adds a record that was written, and removes others if there are too many: of the party that
 // has the most, the oldest one.
 func (r *Recorder) keep(one Head) {
 	if r.Dir == "" {
@@ -446,17 +486,20 @@ func (r *Recorder) keep(one Head) {
 // surplus takes what are too many out of those that are kept.
 func (r *Recorder) surplus() (gone []int) {
 	for len(r.kept) > mostRecords {
-		counts := map[uint32]int{}
+		counts := map[string]int{}
 		for _, h := range r.kept {
-			counts[h.UID]++
+			counts[h.party()]++
 		}
 		most := slices.Max(slices.Collect(maps.Values(counts)))
-		i := slices.IndexFunc(r.kept, func(h Head) bool { return counts[h.UID] == most })
+		i := slices.IndexFunc(r.kept, func(h Head) bool { return counts[h.party()] == most })
 		gone = append(gone, r.kept[i].ID)
 		r.kept = slices.Delete(r.kept, i, i+1)
 	}
 	return gone
 }
+
+// party returns the party of the process; of a record that earlier versions wrote, the user stands for it.
+func (h *Head) party() string { return cmp.Or(h.Party, strconv.FormatUint(uint64(h.UID), 10)) }
 
 // Heads returns the crashes whose records a user may read, the oldest first.
 func (r *Recorder) Heads(uid uint32) []Head {

@@ -18,8 +18,8 @@ import (
 // Bounds of a recorder.
 const (
 	every        = 2 * time.Millisecond // from one timed launch to the next, about
-	MostAtOnce   = 4                    // profiles, unless root asks for one more,
-	MostOfUser   = 2                    // and of one user but root
+	MostAtOnce   = 4                    // profiles, those of root not counted,
+	MostOfUser   = 2                    // and of one user but root: see exporter.Users
 	mostSessions = 16                   // of one process
 	mostKernels  = 4096                 // of one process that are told apart
 	mostNames    = 256                  // kernels that are named at one look
@@ -34,7 +34,7 @@ const Longest = time.Minute
 // Why there is no profile.
 var (
 	ErrTooMany = fmt.Errorf("%d profiles run already, or %d of yours: try again later", MostAtOnce, MostOfUser)
-	ErrRuns    = errors.New("a profile of this process runs already: try again later")
+	ErrRuns    = errors.New("a profile of this process runs for you already: try again later")
 )
 
 // A Recorder makes profiles. Its methods are safe for concurrent use.
@@ -44,7 +44,7 @@ type Recorder struct {
 	Now  func() int64                       // CLOCK_MONOTONIC, ns; nil: the system's
 
 	mu   sync.Mutex
-	runs map[int]*run // by PID
+	runs map[int][]*run // by PID, one of each user: nobody's profile keeps root's out
 }
 
 // A run is the making of one profile.
@@ -128,13 +128,15 @@ func (r *Recorder) make(ctx context.Context, pid int, d time.Duration, one *run)
 			r.Time(pid, every)
 		}
 	}
-	if !r.replaced(pid, one) {
-		r.Time(pid, 0)
+	if runs, last := r.runsBeside(pid, one); runs {
+		if last { // of one that begins just now, the next tick switches it on again
+			r.Time(pid, 0)
+		}
 		r.Look()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.runs[pid] == one {
+	if r.runs[pid] = without(r.runs[pid], one); len(r.runs[pid]) == 0 {
 		delete(r.runs, pid)
 	}
 	p := Profile{PID: pid, Began: began, Seconds: time.Duration(r.now() - one.began).Seconds(), Launches: one.launches,
@@ -143,37 +145,36 @@ func (r *Recorder) make(ctx context.Context, pid int, d time.Duration, one *run)
 	return p, nil
 }
 
-func (r *Recorder) replaced(pid int, one *run) bool {
+// runsBeside reports whether a run has not made way for another one, and whether it is the last one of the process.
+func (r *Recorder) runsBeside(pid int, one *run) (runs, last bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.runs[pid] != one
+	return slices.Contains(r.runs[pid], one), len(r.runs[pid]) == 1
+}
+
+// without returns the other runs.
+func without(all []*run, one *run) []*run {
+	return slices.DeleteFunc(all, func(other *run) bool { return other == one })
 }
 
 func (r *Recorder) begin(pid int, one *run) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	own, all := 0, 0
-	for _, other := range r.runs {
-		if other.glance {
-			continue
-		}
-		if all++; other.uid == one.uid && one.uid != 0 {
-			own++
-		}
-	}
-	before := r.runs[pid]
-	switch {
-	case before != nil && (one.glance || !before.glance):
+	if slices.ContainsFunc(r.runs[pid], func(other *run) bool {
+		return one.glance || !other.glance && other.uid == one.uid
+	}) {
 		return ErrRuns
-	case one.uid != 0 && all >= MostAtOnce, own >= MostOfUser:
-		return ErrTooMany
-	case before != nil:
-		before.once.Do(func() { close(before.ended) })
+	}
+	for _, other := range slices.Clone(r.runs[pid]) {
+		if other.glance {
+			other.once.Do(func() { close(other.ended) })
+			r.runs[pid] = without(r.runs[pid], other)
+		}
 	}
 	if r.runs == nil {
-		r.runs = map[int]*run{}
+		r.runs = map[int][]*run{}
 	}
-	r.runs[pid] = one
+	r.runs[pid] = append(r.runs[pid], one)
 	return nil
 }
 
@@ -181,41 +182,46 @@ func (r *Recorder) begin(pid int, one *run) error {
 func (r *Recorder) Observe(t broker.Traced) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	one := r.runs[t.PID]
-	if one == nil || one.uid != 0 && t.UID != one.uid { // another process may have the PID by now, or had it before
-		return
-	}
 	c, ok := t.Trace.Clock()
 	if !ok {
 		return
 	}
-	s := one.sessions[t.Session]
+	for _, one := range r.runs[t.PID] {
+		if one.uid == 0 || t.UID == one.uid { // else another process has the PID by now, or had it before
+			one.observe(t, c, r.now())
+		}
+	}
+}
+
+// observe takes what a session has noted since the last call.
+func (r *run) observe(t broker.Traced, c wire.Clock, now int64) {
+	s := r.sessions[t.Session]
 	first := s == nil
 	if first {
-		if len(one.sessions) >= mostSessions {
+		if len(r.sessions) >= mostSessions {
 			return
 		}
 		s = &session{timed: map[uint16]wire.Event{}, since: map[uint16]wire.Event{}}
-		one.sessions[t.Session] = s
+		r.sessions[t.Session] = s
 	}
-	events, lost := s.reader.Read(t.Trace, c, r.now(), nil)
+	events, lost := s.reader.Read(t.Trace, c, now, nil)
 	if !first { // else they were lost before the profile began
-		one.lost += lost
+		r.lost += lost
 	}
 	named := 0
 	for _, e := range events {
-		if e.At >= one.began {
-			one.take(s, t, e, &named)
+		if e.At >= r.began {
+			r.take(s, t, e, &named)
 		}
 	}
 	if t.Ends && !s.ended {
 		s.ended = true
-		for _, other := range one.sessions {
+		for _, other := range r.sessions {
 			if !other.ended {
 				return
 			}
 		}
-		one.once.Do(func() { close(one.ended) })
+		r.once.Do(func() { close(r.ended) })
 	}
 }
 

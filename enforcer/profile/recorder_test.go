@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,9 +57,9 @@ func TestWhatWasTimed(t *testing.T) {
 	fixture.Equal(t, r.launches, 9+2*mostSpans+2*mostKernels, "launches")
 }
 
-// TestProfilesAreBounded: one of a process, and few at once. Each switches the hook's timing on and off.
+// TestProfilesAreBounded: a user has one of a process. Each switches the hook's timing on and off.
 func TestProfilesAreBounded(t *testing.T) {
-	r := Recorder{Time: func(int, time.Duration) {}, Look: func() {}, runs: map[int]*run{1: {}, 2: {}, 3: {}}}
+	r := Recorder{Time: func(int, time.Duration) {}, Look: func() {}, runs: map[int][]*run{1: {{uid: 7}}, 2: {{}}, 3: {{}}}}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := r.Profile(ended, 7, 1, time.Hour, false)
@@ -72,20 +73,13 @@ func TestProfilesAreBounded(t *testing.T) {
 		_ = fixture.Value(r.Profile(t.Context(), 7, 4, 5500*time.Millisecond, false))(t)
 		fixture.Equal(t, len(asked), 7, "%v", asked)
 	})
-	r.runs[5] = &run{}
-	_, err = r.Profile(ended, 7, 4, time.Hour, false)
-	fixture.Equal(t, err, ErrTooMany, "one more than may run")
-	_ = fixture.Value(r.Profile(ended, 0, 4, time.Hour, false))(t) // two users keep root from nothing
-	glance := &run{glance: true, ended: make(chan struct{})}       // makes way for a user, and counts for nothing
-	r.runs = map[int]*run{1: {}, 2: {}, 3: {}, 4: glance}
+	glance := &run{glance: true, ended: make(chan struct{})} // makes way for a user
+	r.runs[4] = []*run{glance}
 	_ = fixture.Value(r.Profile(ended, 7, 4, time.Hour, false))(t)
 	<-glance.ended
 	_, err = r.Glance(ended, 1, time.Hour)
-	fixture.If(t, !errors.Is(err, ErrRuns) || !r.replaced(4, glance), "a glance at a process that a user observes: %v", err)
-	r.runs = map[int]*run{1: {uid: 7}, 2: {uid: 7}}
-	_, err = r.Profile(ended, 7, 4, time.Hour, false)
-	fixture.Equal(t, err, ErrTooMany, "one more than a user may have")
-	_ = fixture.Value(r.Profile(ended, 8, 4, time.Hour, false))(t)
+	runs, _ := r.runsBeside(4, glance)
+	fixture.If(t, !errors.Is(err, ErrRuns) || runs, "a glance at a process that a user observes: %v", err)
 	r.Time = func(_ int, every time.Duration) {
 		r.Observe(broker.Traced{Session: 1, PID: 6, UID: 8, Trace: wire.TraceIn(timedTrace()), Ends: every > 0})
 	}
@@ -93,17 +87,46 @@ func TestProfilesAreBounded(t *testing.T) {
 	fixture.AtMost(t, p.Seconds, 60, "seconds")
 }
 
+// TestRootProfilesBesideAUser: the user's profile, which begins before and ends before, keeps root from nothing, nor the
+// other way round.
+func TestRootProfilesBesideAUser(t *testing.T) {
+	for _, users := range [][2]uint32{{7, 0}, {0, 7}} {
+		synctest.Test(t, func(t *testing.T) {
+			timed, program := atomic.Int64{}, newNoted()
+			r := Recorder{Time: func(_ int, every time.Duration) { timed.Store(int64(every)) }, Now: func() int64 { return 2e9 }}
+			r.Look = func() { r.Observe(broker.Traced{Session: 1, PID: 6, UID: 7, Trace: wire.TraceIn(program)}) }
+			told := make(chan Profile, 1)
+			go func() { told <- fixture.Value(r.Profile(t.Context(), users[0], 6, 3500*time.Millisecond, false))(t) }()
+			synctest.Wait()
+			_, err := r.Profile(t.Context(), users[0], 6, time.Second, false)
+			fixture.Equal(t, err, ErrRuns, "another one of the same user")
+			go func() {
+				time.Sleep(4 * time.Second)
+				fixture.Equal(t, timed.Load(), int64(every), "once the first one has ended")
+			}()
+			second := fixture.Value(r.Profile(t.Context(), users[1], 6, 5*time.Second, false))(t)
+			fixture.If(t, second.Launches != 1 || (<-told).Launches != 1 || timed.Load() != 0 || len(r.runs) != 0, "%+v, %v, %v", second, timed.Load(), r.runs)
+		})
+	}
+}
+
+// newNoted returns a trace with a launch.
+func newNoted() []byte {
+	trace := timedTrace()
+	binary.NativeEndian.PutUint64(trace, 16)
+	binary.NativeEndian.PutUint64(trace[len(trace)-wire.EventsKept*16:], 2e9)
+	trace[len(trace)-wire.EventsKept*16+12] = byte(wire.EventLaunch)
+	return trace
+}
+
 // TestAPIDOfAnother: a process that broke its clock is not seen to end, and its PID may become another user's.
 func TestAPIDOfAnother(t *testing.T) {
-	trace := timedTrace()
+	trace := newNoted()
 	r := Recorder{Look: func() {}, Now: func() int64 { return 2e9 }}
 	for uid, want := range map[uint32]uint64{7: 0, 8: 1, 0: 1} { // the one who asked
 		ended, cancel := context.WithCancel(t.Context())
 		r.Time = func(_ int, every time.Duration) {
 			r.Observe(broker.Traced{Session: 1, PID: 6, UID: uid, Trace: wire.TraceIn(make([]byte, wire.TraceSize)), Ends: every > 0})
-			binary.NativeEndian.PutUint64(trace, 16)
-			binary.NativeEndian.PutUint64(trace[len(trace)-wire.EventsKept*16:], 2e9)
-			trace[len(trace)-wire.EventsKept*16+12] = byte(wire.EventLaunch)
 			r.Observe(broker.Traced{Session: 2, PID: 6, UID: 8, Trace: wire.TraceIn(trace)})
 			cancel()
 		}

@@ -181,7 +181,7 @@ func profileReads(made profiler) http.Handler {
 		switch {
 		case errors.Is(err, enforcer.ErrNoProgram):
 			http.Error(w, err.Error(), http.StatusNotFound)
-		case errors.Is(err, profile.ErrRuns), errors.Is(err, profile.ErrTooMany):
+		case errors.Is(err, profile.ErrRuns):
 			http.Error(w, err.Error(), http.StatusTooManyRequests)
 		case err != nil:
 			http.Error(w, err.Error(), http.StatusConflict)
