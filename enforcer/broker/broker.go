@@ -116,6 +116,7 @@ type timing struct {
 	perSession, perOwner         int // messages a second
 	callsOfProcess, callsOfOwner int // connections a second
 	asks                         int // for statistics, of an owner, a second
+	pages, pagesAtOnce           int // that an owner's sessions get: a second in the long run, and at once
 	maxGPUs                      int
 }
 
@@ -130,6 +131,8 @@ const (
 	callsOfProcess    = 32 // connections a second
 	callsOfOwner      = 256
 	asksOfOwner       = 20 // for statistics, a second
+	pagesOfOwner      = 16 // that its sessions get, a second in the long run,
+	pagesAtOnce       = 4096
 
 	// A session has its connection, its process and its leases. Two more descriptors of it are in flight, which the
 	// kernel limits to the same number.
@@ -143,6 +146,7 @@ var defaults = timing{
 	behind:     time.Second,
 	perSession: messagesOfSession, perOwner: messagesOfOwner, callsOfProcess: callsOfProcess,
 	callsOfOwner: callsOfOwner, asks: asksOfOwner, maxGPUs: maxGPUs,
+	pages: pagesOfOwner, pagesAtOnce: pagesAtOnce,
 }
 
 // pingInterval is how often a process should send PING.

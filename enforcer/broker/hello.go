@@ -34,6 +34,9 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	if twice(hello.UUID[:hello.GPUs]) {
 		return refusedTwice
 	}
+	if r := s.b.mayHave(s); r != nil {
+		return r
+	}
 	descriptor, err := s.page.open(s.id)
 	if err != nil {
 		return s.b.want(err)

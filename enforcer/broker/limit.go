@@ -18,10 +18,15 @@ type rate struct{ at atomic.Int64 }
 
 // take takes one of perSecond, and returns false if there is none.
 func (r *rate) take(now time.Duration, perSecond int) bool {
+	return r.takeOf(now, perSecond, time.Second)
+}
+
+// takeOf takes one of a bucket that has more than a second's.
+func (r *rate) takeOf(now time.Duration, perSecond int, depth time.Duration) bool {
 	step := int64(time.Second) / int64(perSecond)
 	for {
 		old := r.at.Load()
-		next := max(old, int64(now-time.Second)) + step
+		next := max(old, int64(now-depth)) + step
 		if next > int64(now) {
 			return false
 		}
@@ -65,6 +70,7 @@ type owner struct {
 	calls, rate rate // connections and messages
 	asks        rate // for statistics
 	spans       rate
+	pages       rate // that its sessions got
 }
 
 // inNameOf returns the owner of a process by its user and cgroup.
@@ -134,6 +140,25 @@ func (b *Broker) enter(s *session, name string) *refusal {
 	return nil
 }
 
+// mayHave counts a page that a session is about to get. Its process may keep the page for as long as it lives, on the
+// broker's account, and the kernel does not tell whether it does: so an owner gets only so many in the long run.
+func (b *Broker) mayHave(s *session) *refusal {
+	now := b.clock.now()
+	if s.owner.pages.takeOf(now, b.timing.pages, b.timing.recovers()) {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.caller.refused = now
+	return refuse(wire.CodeLimit, fmt.Errorf("its workload began more than %d sessions, and may begin %d a second",
+		b.timing.pagesAtOnce, b.timing.pages))
+}
+
+// recovers returns the time after which an owner may begin as many sessions at once again as at first.
+func (t *timing) recovers() time.Duration {
+	return time.Duration(t.pagesAtOnce) * time.Second / time.Duration(t.pages)
+}
+
 // crowded reports whether others are the reason that an owner without capacity
 // has none: other parties have half of all sessions or more. Else its own has at
 // least half of what an owner could have alone, 353 of 12,000. The broker's mutex is
@@ -184,7 +209,7 @@ func (b *Broker) sweep(now time.Duration) {
 		}
 	}
 	for name, o := range b.owners {
-		if o.sessions == 0 && o.calls.idle(now) {
+		if o.sessions == 0 && o.calls.idle(now) && o.pages.idle(now-b.timing.recovers()) {
 			delete(b.owners, name)
 		}
 	}

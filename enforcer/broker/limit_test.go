@@ -52,6 +52,26 @@ func TestRateOfOwner(t *testing.T) {
 	}
 }
 
+// TestPagesOfAnOwner: an owner begins so many sessions at once, and so many a second in the long run, because nobody knows
+// what it keeps of those that have ended.
+func TestPagesOfAnOwner(t *testing.T) {
+	t.Parallel()
+	var jump func(time.Duration)
+	b := start(t, Options{}, func(b *Broker) { b.timing.pages, b.timing.pagesAtOnce, jump = 2, 10, b.clockThatJumps() })
+	begun := func() (n int) {
+		for range 20 {
+			typ, _ := connect(t, b.options.Socket).ask(wire.TypeHello, hello("a", 1))
+			n += map[wire.Type]int{wire.TypeWelcome: 1}[typ]
+		}
+		return n
+	}
+	fixture.Equal(t, begun(), 10, "sessions at once")
+	jump(time.Second)
+	fixture.Equal(t, begun(), 2, "sessions after a second")
+	refused, excused := b.Refused(os.Getpid())
+	fixture.If(t, !refused || excused, "who was refused more is judged: %v, %v", refused, excused)
+}
+
 // TestOrder holds that answers come in the order of the requests, refusals included.
 func TestOrder(t *testing.T) {
 	b := start(t, Options{}, nil)
