@@ -432,6 +432,10 @@ func TestCrashesOfOneOwnerHideNoOthers(t *testing.T) {
 		observe(1+session, "mallory", session%2 == 0, session >= 24)
 	}
 	fixture.AtMost(t, look(), mostWrites, "records at a look")
+	p := newProgram(1000, 9, time.Now())
+	for p.Party = "mallory"; p.Session < 3*mostSessions; p.Session++ {
+		w.Observe(p.Traced)
+	}
 	observe(100, "honest", true, false)
 	observe(100, "honest", true, true)
 	look()

@@ -27,7 +27,7 @@ import (
 const (
 	mostRecords  = 64
 	mostRecord   = 1 << 20          // bytes of one
-	mostSessions = 1024             // more are not followed
+	mostSessions = 1024             // more are not followed; a party has no more than are free
 	mostEnded    = 16               // sessions that ended, and may yet have an XID,
 	keepEnded    = 10 * time.Second // for so long; and signs of one crash come within it
 	mostTaken    = 32               // snapshots; an owner has no more than are free
@@ -50,9 +50,10 @@ type Recorder struct {
 
 	mu       sync.Mutex
 	sessions map[uint64]*session
-	early    []host.Record // XIDs that may be of a session that was not looked at so far
-	kept     []Head        // by ID
-	last     int           // the highest ID so far
+	of       map[string]int // how many of them, by party
+	early    []host.Record  // XIDs that may be of a session that was not looked at so far
+	kept     []Head         // by ID
+	last     int            // the highest ID so far
 
 	failing bool             // the last write failed, and that was logged; Look's own,
 	told    map[string]*told // by party; likewise
@@ -126,14 +127,15 @@ func (r *Recorder) Observe(t broker.Traced) {
 	defer r.mu.Unlock()
 	s := r.sessions[t.Session]
 	if s == nil {
-		if len(r.sessions) >= mostSessions {
+		if r.of[t.Party] >= mostSessions-len(r.sessions) {
 			return
 		}
 		s = &session{since: t.Since, record: Record{Head: Head{PID: t.PID, UID: t.UID, Party: t.Party}}}
 		if r.sessions == nil {
-			r.sessions = map[uint64]*session{}
+			r.sessions, r.of = map[uint64]*session{}, map[string]int{}
 		}
 		r.sessions[t.Session] = s
+		r.of[t.Party]++
 		r.again()
 	}
 	s.record.Tenant = t.Tenant
@@ -186,7 +188,7 @@ func (r *Recorder) forget() {
 		switch {
 		case s.changed && s.snapshot != nil: // to be written
 		case s.ended != 0 && (s.snapshot == nil || now-s.ended > int64(keepEnded)):
-			delete(r.sessions, id)
+			r.drop(id)
 		case s.ended != 0:
 			ended = append(ended, id)
 		case s.at != 0 && now-s.at > int64(keepEnded):
@@ -196,8 +198,17 @@ func (r *Recorder) forget() {
 	slices.SortFunc(ended, func(a, b uint64) int { return cmp.Compare(r.sessions[b].ended, r.sessions[a].ended) })
 	for i, id := range r.inTurn(ended) { // the oldest of who has most go
 		if i >= mostEnded {
-			delete(r.sessions, id)
+			r.drop(id)
 		}
+	}
+}
+
+// drop follows a session no more.
+func (r *Recorder) drop(id uint64) {
+	party := r.sessions[id].record.Party
+	delete(r.sessions, id)
+	if r.of[party]--; r.of[party] == 0 {
+		delete(r.of, party)
 	}
 }
 
