@@ -90,7 +90,7 @@ func TestMemoryOfAGPU(t *testing.T) {
 			total, free, _, ok := m.of(first)
 			fixture.If(t, ok, "%d of %d bytes are free before CUDA is asked", free, total)
 			m.look(h.Silent())
-			hosttest.Advance(askSizesEvery - time.Second)
+			hosttest.Advance(askSizesEvery/2 - time.Second)
 			m.look(h.Silent())
 			fixture.Equal(t, asked.Load(), 1, "asked … times")
 		}
