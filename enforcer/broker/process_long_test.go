@@ -21,13 +21,13 @@ import (
 // TestTenThousand holds idle sessions and logs the memory of each.
 func TestTenThousand(t *testing.T) {
 	const want = 10_000
-	sessions, need := want, uint64(2*want+500)
+	sessions, need := want, uint64(sessionDescriptors*want+500)
 	var limit unix.Rlimit
 	fixture.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	// Root may raise the hard limit. Other users open as many as fit.
 	if unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: need, Max: max(need, limit.Max)}) != nil {
 		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit.Max, Max: limit.Max})
-		sessions = min(want, int(limit.Max-500)/2)
+		sessions = min(want, int(limit.Max-500)/sessionDescriptors)
 	}
 	if sessions < want {
 		t.Logf("the limit of %d descriptors allows only %d sessions", limit.Max, sessions)
