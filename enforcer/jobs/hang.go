@@ -94,7 +94,7 @@ func (o *Observer) judge(at int64) (all []wire.HangStats) {
 			if v.reason == "ended" {
 				h.PID = 0
 			} else {
-				v.culprit.flies = flies{}
+				v.culprit.flight = flight{}
 			}
 		}
 		if h.where == nil && h.PID != 0 && o.mayRead(&v, at) {
@@ -110,7 +110,7 @@ func (o *Observer) judge(at int64) (all []wire.HangStats) {
 		}
 		known := h.known
 		h.Where = h.place
-		if f := &v.culprit.flies; v.reason == "kernel" {
+		if f := &v.culprit.flight; v.reason == "kernel" {
 			if !f.known && wanted[v.culprit.owner] < flightLooks {
 				wanted[v.culprit.owner]++
 				f.wanted = true

@@ -92,11 +92,11 @@ type process struct {
 	watch         watch
 	hangs         bool  // or it waits for one that hangs
 	ended         int64 // when its session ended; 0: it has not
-	flies         flies
+	flight        flight
 }
 
-// Flies is what a process has in flight on its GPU, and does not end.
-type flies struct {
+// A flight is what a process has in flight on its GPU, and does not end.
+type flight struct {
 	wanted bool   // at the next look at its trace
 	known  bool   // as far as the trace tells it
 	text   string // see crash.InFlight
@@ -160,8 +160,8 @@ func (o *Observer) Observe(t broker.Traced) {
 		}
 		o.count(p)
 		p.mark()
-		if p.flies.wanted {
-			p.flies = flies{known: true, text: crash.InFlight(t, o.now())}
+		if p.flight.wanted {
+			p.flight = flight{known: true, text: crash.InFlight(t, o.now())}
 		}
 	}
 	if t.Ends {

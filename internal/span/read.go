@@ -46,7 +46,7 @@ func (r *Recorder) Read(after uint64) (a Answer) {
 func (r *Recorder) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	after, _ := strconv.ParseUint(q.FormValue("after"), 10, 64) // what is no number is 0
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(r.Read(after))
+	_ = json.NewEncoder(w).Encode(r.Read(after)) // the client has left: nobody to tell
 }
 
 // MarshalJSON returns the span as OTLP has it, in the JSON of protobuf.
