@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"gpusteward/collectors/host"
 	"gpusteward/internal/procs"
@@ -200,7 +201,7 @@ func (s *shared) Accept() (net.Conn, error) {
 		if who.err == nil && who.uid != 0 {
 			who.user = s.whose("/proc", who.pid, uint32(who.uid))
 		}
-		if who.err == nil && s.calls.owe(who.user, time.Now()) == 0 && s.users.take(who.user) {
+		if who.err == nil && s.calls.by(who.user).Allow() && s.users.take(who.user) {
 			return &counted{UnixConn: conn.(*net.UnixConn), user: who.user, end: sync.OnceFunc(func() { s.users.leave(who.user) })}, nil
 		}
 		_ = conn.Close()
@@ -265,42 +266,26 @@ func (u *Users) Limit(next http.Handler, refusal error) http.Handler {
 // requests bounds how often users ask. Root is not bounded. The methods are safe for concurrent use.
 type requests struct {
 	mu sync.Mutex
-	of map[string]time.Time // when the user has asked for all that he may, had he asked for nothing in the second before
+	of map[string]*rate.Limiter
 }
 
-// owe counts a request of a user, and returns for how long it must wait, a second at most.
-func (q *requests) owe(user string, now time.Time) time.Duration {
+// by returns the limiter of a user's requests.
+func (q *requests) by(user string) *rate.Limiter {
 	if user == "" {
-		return 0
+		return rate.NewLimiter(rate.Inf, 0)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	idle := func(at time.Time) bool { return at.Before(now.Add(-time.Second)) }
 	if q.of == nil {
-		q.of = map[string]time.Time{}
+		q.of = map[string]*rate.Limiter{}
 	}
-	if len(q.of) > maxOfUsers {
-		maps.DeleteFunc(q.of, func(_ string, at time.Time) bool { return idle(at) })
+	if len(q.of) > maxOfUsers { // those who asked for nothing in the last second have nothing to remember
+		maps.DeleteFunc(q.of, func(_ string, l *rate.Limiter) bool { return l.Tokens() >= requestsOfUser })
 	}
-	at := q.of[user]
-	if idle(at) {
-		at = now.Add(-time.Second)
+	if q.of[user] == nil {
+		q.of[user] = rate.NewLimiter(requestsOfUser, requestsOfUser)
 	}
-	owed := min(at.Add(time.Second/requestsOfUser).Sub(now), time.Second)
-	q.of[user] = now.Add(owed)
-	return max(owed, 0)
-}
-
-// wait returns when a user's request may be answered; false: its client has left.
-func (q *requests) wait(ctx context.Context, user string) bool {
-	t := time.NewTimer(q.owe(user, time.Now()))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return q.of[user]
 }
 
 // A counted connection calls end when it is closed.
@@ -369,8 +354,8 @@ func UIDOf(ctx context.Context) (uid int, ok bool) {
 // ServeHTTP runs one action, or answers one read.
 func (c *Control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	who, _ := r.Context().Value(peerKey{}).(peer)
-	if !c.requests.wait(r.Context(), who.user) {
-		return
+	if c.requests.by(who.user).Wait(r.Context()) != nil {
+		return // its client has left
 	}
 	if !who.may(os.Geteuid()) && !(c.Anyone && who.err == nil && r.Method == http.MethodGet) {
 		http.Error(w, "only root and the agent's own user may use this socket", http.StatusForbidden)
