@@ -264,7 +264,7 @@ func TestInFlight(t *testing.T) {
 	fixture.Equal(t, InFlight(p.Traced, 9*second), "in flight: gemm<4> or graph of 4 x spin, 1 x gemm<4>, 1 more", "two")
 	p.note(7*second, wire.EventGraph, 10, 1)
 	p.note(8*second, wire.EventLaunch, 9, 2) // whose kernel has the name of a graph
-	fixture.Equal(t, InFlight(p.Traced, 9*second), "in flight: gemm<4>, graph of 4 x spin, 1 x gemm<4>, 1 more, graph 0000000a "+
+	fixture.Equal(t, InFlight(p.Traced, 9*second), "in flight: gemm<4>, graph 0000000a, graph 6 4x00000007 1x00000008 x 9xzz 1 "+
 		"or another one", "four")
 }
 
@@ -343,6 +343,23 @@ func TestCrashesAreBounded(t *testing.T) {
 	fixture.Equal(t, n, mostTaken/2, "snapshots of one user:")
 	fixture.Equal(t, w.room(&session{record: Record{Head: Head{Party: "another"}}, at: 1}), true, "another user's crash has room:")
 	fixture.AtMost(t, len(w.look()), mostWrites, "records at a time:")
+}
+
+// TestCrashesInARow has one user's processes crash within moments: each is recorded, though many snapshots are held.
+func TestCrashesInARow(t *testing.T) {
+	w := newWorld(t)
+	for i := range uint64(2 * mostTaken) {
+		ended := newProgram(1000+i, 1, time.Now()) // it just ends
+		ended.Ends = true
+		w.Observe(ended.Traced)
+		p := newProgram(i, 1000+int(i), time.Now())
+		p.Ends = true
+		p.fails(719, w.now)
+		w.Observe(p.Traced)
+		w.look()
+		w.now++
+	}
+	fixture.Equal(t, len(w.Heads(0)), 2*mostTaken, "crashes kept:")
 }
 
 // TestAScribbledTrace: a process that writes anything over its trace gets a record of bounded

@@ -35,7 +35,7 @@ const (
 	mostWrites   = 4                // records written at one Look
 	mostGraphs   = 16               // that are named in one snapshot
 	mostInFlight = 3                // kernels and graphs that InFlight names,
-	mostName     = 200              // in so many bytes each
+	mostNames    = 640              // in so many bytes: a graph has several kernels
 	mostTold     = 32               // crashes of a party that are told,
 	toldWithin   = 10 * time.Minute // within so long; the rest is told as one
 	few          = 2048             // events that are read for the last launches, unless there are too few of those
@@ -158,17 +158,38 @@ func (r *Recorder) Observe(t broker.Traced) {
 	}
 }
 
-// room reports whether another snapshot may be taken, of a session: a party has no more of them than are free.
+// room reports whether another snapshot may be taken, of a session: a party has no more of them than are free. The
+// oldest one of the party gives way whose crash was recorded, or whose process just ended.
 func (r *Recorder) room(of *session) bool {
 	all, own := 0, 0
+	var oldest *session
 	for _, s := range r.sessions {
-		if s.snapshot != nil {
-			if all++; s.record.Party == of.record.Party {
-				own++
-			}
+		if s.snapshot == nil {
+			continue
+		}
+		if all++; s.record.Party != of.record.Party {
+			continue
+		}
+		own++
+		if !s.changed && (oldest == nil || s.before(oldest)) {
+			oldest = s
 		}
 	}
-	return own < mostTaken-all
+	if own < mostTaken-all {
+		return true
+	}
+	if oldest != nil {
+		oldest.snapshot, oldest.told = nil, oldest.at != 0
+	}
+	return oldest != nil
+}
+
+// before reports whether the snapshot of the session gives way before that of another one: recorded crashes go first.
+func (s *session) before(other *session) bool {
+	if recorded := s.at != 0; recorded != (other.at != 0) {
+		return recorded
+	}
+	return cmp.Or(s.at, s.ended) < cmp.Or(other.at, other.ended)
 }
 
 // sign notes a sign of a crash: the first one tells when it was.
@@ -260,26 +281,37 @@ func take(t broker.Traced, at int64, crashed bool) *snapshot {
 	return s
 }
 
-// InFlight names what the process of a trace launched and may not have ended by a time (CLOCK_MONOTONIC, ns), the first
-// ones first: a stream runs them in this order. It is empty if nothing is known.
+// InFlight names what the process of a trace launched and may not have ended by a time (CLOCK_MONOTONIC, ns). What was
+// launched least often of late comes first: the rest has often ended. Among equals the first one comes first, since a
+// stream runs them in this order. It is empty if nothing is known.
 func InFlight(t broker.Traced, at int64) string {
 	c, ok := t.Trace.LastClock()
 	if !ok {
 		return ""
 	}
 	all := t.Trace.Last(c, few, at)
-	known := map[launched]bool{}
+	known, times := map[launched]bool{}, map[launched]int{}
 	var first []wire.Event
 	ended := endings(all, at)
 	for _, e := range all {
-		if of := (launched{e.Kind, e.ID}); launches(e) && !known[of] && ended.mayRun(e) {
+		of := launched{e.Kind, e.ID}
+		times[of]++
+		if launches(e) && !known[of] && ended.mayRun(e) {
 			known[of], first = true, append(first, e)
 		}
 	}
+	slices.SortStableFunc(first, func(a, b wire.Event) int {
+		return cmp.Compare(times[launched{a.Kind, a.ID}], times[launched{b.Kind, b.ID}])
+	})
 	var names []string
+	left := mostNames // the process chose them
 	for _, e := range first[:min(len(first), mostInFlight)] {
 		name := symbol.Long(cmp.Or(symbol.Launched(t.Crash, e), wire.Unnamed(e.Kind, e.ID)))
-		names = append(names, name[:min(len(name), mostName)]) // the process chose it
+		if len(name) > left && len(names) > 0 {
+			break
+		}
+		name = name[:min(len(name), left)]
+		names, left = append(names, name), left-len(name)
 	}
 	switch n := len(first) - len(names); {
 	case n > 0:
