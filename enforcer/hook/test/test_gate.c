@@ -653,12 +653,16 @@ static void tickets_come_now_and_then(void)
 		AWAIT(gs_tickets > 0 && gs_tickets <= 16);
 		gs_tickets = 0;
 	}
-	AWAIT(gs_tickets);
+	AWAIT(gs_tickets && gs_saved == 24); /* for a burst */
+	gs_tickets = 1;
+	launch_many(10, 1, NULL);
+	CHECK(gs_saved < 24 && gs_tickets);
+	AWAIT(gs_tickets && gs_saved == 24);
 	gs_timed[7] = 16;
 	__atomic_store_n(&fake_page->timed, 0, __ATOMIC_RELAXED);
 	gs_bell_ring(fake_page);
 	AWAIT(!gs_tickets);
-	AWAIT(!gs_timed[7]);
+	AWAIT(!gs_timed[7] && !gs_saved);
 }
 
 /* One launch waits for work that does not get on, and those after it do not: the program comes to the wait in which

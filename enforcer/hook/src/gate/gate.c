@@ -142,7 +142,7 @@ static bool ticket(const void *what)
 {
 	static _Atomic unsigned left; /* to others, of late */
 	_Atomic uint16_t *times = &gs_timed[gs_note_id(what) % GS_TIMED];
-	unsigned n = atomic_load_explicit(&gs_tickets, memory_order_relaxed);
+	unsigned n = atomic_load_explicit(&gs_tickets, memory_order_relaxed), saved;
 
 	while (n > 1 && what && !atomic_compare_exchange_weak(&gs_tickets, &n, n - 1))
 		;
@@ -152,6 +152,11 @@ static bool ticket(const void *what)
 		return false;
 	if (!atomic_compare_exchange_strong(&gs_tickets, &n, 0))
 		return false;
+	saved = atomic_load(&gs_saved);
+	while (saved && !atomic_compare_exchange_weak(&gs_saved, &saved, saved - 1))
+		;
+	if (saved)
+		atomic_store(&gs_tickets, gs_next_ticket(gs_trace_ticks() * 0x9e3779b97f4a7c15u >> 48));
 	atomic_store(&left, 0);
 	atomic_fetch_add(times, atomic_load(times) < OFTEN);
 	return true;

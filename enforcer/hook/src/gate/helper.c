@@ -26,7 +26,7 @@
 
 #define EXIT_NS 100000000
 #define LEAST_NS 200000 /* launches are not timed more often */
-#define BEFORE 16       /* so many launches, at most, are counted until one is */
+#define SAVED 24        /* so many more at most, after a time without launches: they come in bursts */
 #define STACK (256 << 10)
 
 static _Atomic bool running, stopping;
@@ -56,6 +56,7 @@ static uint64_t time_launches(const struct gs_page *page, uint64_t now)
 
 	if (was != (each > 0)) { /* a profile begins or ends */
 		atomic_store(&gs_tickets, 0);
+		atomic_store(&gs_saved, 0);
 		for (unsigned i = 0; i < GS_TIMED; i++)
 			atomic_store(&gs_timed[i], 0);
 		was = each > 0;
@@ -68,7 +69,9 @@ static uint64_t time_launches(const struct gs_page *page, uint64_t now)
 	if (now >= next) {
 		random = random * 1664525 + 1013904223;
 		if (!atomic_load(&gs_tickets))
-			atomic_store(&gs_tickets, 1 + (random >> 16) % BEFORE);
+			atomic_store(&gs_tickets, gs_next_ticket(random >> 16));
+		else if (atomic_load(&gs_saved) < SAVED)
+			atomic_fetch_add(&gs_saved, 1);
 		next = now + each / 2 + (random >> 8) % each;
 	}
 	return next - now;

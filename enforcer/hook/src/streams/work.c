@@ -7,7 +7,7 @@ struct gs_gpu gs_gates[GS_GPUS];
 _Atomic uint64_t gs_generation = 1;
 _Atomic unsigned gs_captures;
 _Atomic unsigned gs_deep;
-_Atomic unsigned gs_tickets;
+_Atomic unsigned gs_tickets, gs_saved;
 _Atomic uint16_t gs_timed[GS_TIMED];
 _Atomic uint64_t gs_credits;
 _Atomic uint64_t gs_errors, gs_passed;

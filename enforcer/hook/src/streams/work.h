@@ -20,6 +20,11 @@ extern _Atomic uint64_t gs_generation; /* of streams, contexts and graphs: see s
 extern _Atomic unsigned gs_captures;   /* that may be under way, on any stream */
 extern _Atomic unsigned gs_deep;       /* GPUs with so much work queued in OPEN that launches have to look */
 extern _Atomic unsigned gs_tickets;    /* launches until one is timed; 0: none is to be */
+extern _Atomic unsigned gs_saved;      /* further launches to be timed, for a time in which none was made */
+
+/* After how many launches the next one is timed, by a random number. */
+static inline unsigned gs_next_ticket(uint64_t random) { return 1 + (unsigned)(random % 16); }
+
 #define GS_TIMED 512
 extern _Atomic uint16_t gs_timed[GS_TIMED]; /* launches that were timed since the profile began, by what */
 extern _Atomic uint64_t gs_credits;    /* changes when threads have to look again though the page did not */
