@@ -178,7 +178,7 @@ func (g *GPU) serve(passed time.Duration) {
 			t.pay(passed)
 			t.settle(late)
 		case heavy == 1:
-			t.serve(passed, 1, 1/float64(1+light), true)
+			t.serve(passed, t.pace.inTurns(), 1/float64(1+light), true)
 		case t == over: // and what the other one leaves, when that tells
 			t.serve(passed, leak, leak*2/float64(2+light), false)
 		case t == other:

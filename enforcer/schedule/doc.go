@@ -3,8 +3,10 @@
 // time.
 //
 // Service is measured in the time that a tenant would have needed alone, so a guarantee is a
-// part of what the tenant does alone. While one tenant runs, service is the time that passes.
-// While several run, it is their launches times the duration of a launch when they ran alone.
+// part of what the tenant does alone. While one tenant runs, service is the time that passes, at the
+// pace of its turns: clocks and caches make a program up to a tenth slower or faster there than in a
+// long run alone, if it had one. While several run, service is their launches times the duration of a
+// launch when they ran alone.
 // Lag is a tenant's part of the time less its service: a tenant with positive lag is owed, one
 // with negative lag is ahead.
 //

@@ -43,6 +43,7 @@ const (
 	steadyMemory = 2 * time.Second        // of a pace alone and open, which holds
 	steadyLast   = 10 * time.Minute       // for so long, as long as what is measured
 	drift        = 0.2                    // differs from it by no more: so much do clocks
+	turnsCost    = 0.1                    // the part of its pace that turns may cost a program
 	noiseFirst   = 0.0005                 // until more is known
 	noiseMemory  = 100 * time.Millisecond
 	besideEnough = 15 * time.Millisecond
@@ -111,6 +112,16 @@ func (p *pace) cost() float64 {
 		return steady
 	}
 	return c
+}
+
+// inTurns returns the pace of t in turns of its own, as a part of its lone one: turns that interrupt a program cost it
+// some of that. It is 1 if a long lone run is not known. Who slows itself down gains a tenth at most.
+func (p *pace) inTurns() float64 {
+	cost, sampled := p.cost(), p.sampled()
+	if cost == 0 || sampled == 0 {
+		return 1
+	}
+	return min(max(cost/sampled, 1-turnsCost), 1+turnsCost)
 }
 
 // cost returns the seconds that a launch takes alone, or else took about while t was
@@ -221,7 +232,7 @@ func (p *pace) idle(ago time.Duration) (service time.Duration) {
 	}
 	d := min(ago, w.solo)
 	w.solo -= d
-	return service + d
+	return service + time.Duration(p.inTurns()*float64(d))
 }
 
 // learn ends the tenant's window with its processes' reports, and books the

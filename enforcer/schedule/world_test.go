@@ -44,6 +44,7 @@ type program struct {
 	phases []phase       // of a step, in place of kernel, cpu and count
 	drift  float64       // part by which processor times vary, for some 0.3 s each
 	every  int           // of so many launches only one is a kernel, the others take 10 us
+	cold   float64       // part by which its kernels take longer in turns
 
 	ranks []*rank1
 	steps []time.Duration // when each step ended, on its first GPU
@@ -403,6 +404,9 @@ func (w *world) launch(r *rank1) {
 			return
 		}
 		kernel, cpu := p.launch(p.count - r.left)
+		if r.seen.Mode == Run {
+			kernel += time.Duration(p.cold * float64(kernel))
+		}
 		if r.seen.Pace > 0 {
 			if r.line > w.now {
 				r.holds, r.busy = true, w.now
