@@ -92,7 +92,8 @@ func brokerKilled(t *testing.T, h *host, down time.Duration) {
 		was, is := s.work(killed-int64(time.Second), killed), typical([]*series{s}, from, from+int64(2*time.Second))[0]
 		fmt.Printf("%s: %.3f of the GPU before the broker was killed, %.3f from 3 s after it was back\n", p.Name,
 			was, is)
-		fixture.AtLeast(t, is, 0.9*was-waited, "%s has … of the GPU, %.3f before", p.Name, was)
+		want := 0.9 * min(was, p.target) // in its first second, a tenant may have more
+		fixture.AtLeast(t, is, want-waited, "%s has … of the GPU, %.3f before", p.Name, was)
 	}
 	if e := deviation(all, []float64{0.3, 0.7}, from, from+int64(2*time.Second), time.Second); e.median > 2 {
 		t.Errorf("after a restart of the broker shares err by %.2f points in a typical second", e.median)
