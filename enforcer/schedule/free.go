@@ -486,9 +486,13 @@ func (g *GPU) glimpse(t *tenant, launched float64, busy, over time.Duration) {
 func lacking(t *tenant) time.Duration { return t.glimpse.may }
 func short(t *tenant) time.Duration   { return t.glimpse.short }
 
-// trim curbs those who lack nothing, for t.
+// trim curbs those who lack nothing, for t. If t is paced at less than its part, that is eased first.
 func (g *GPU) trim(t *tenant, lacks func(*tenant) time.Duration) {
 	if !g.scheduler.config.Slices && !g.scheduler.config.Concurrent {
+		return
+	}
+	if own, _ := g.curb(t); g.scheduler.config.Concurrent && t.curb != 0 && t.curb < own {
+		t.curb = min(t.curb*5/4, own)
 		return
 	}
 	for _, o := range g.tenants {

@@ -852,3 +852,17 @@ func TestComesAndGoes(t *testing.T) {
 		t.Errorf("its work took %v", a.took)
 	}
 }
+
+// TestPacesDoNotHunt: who lacks some of its part by its own pace has that eased, and nobody else is paced for it.
+func TestPacesDoNotHunt(t *testing.T) {
+	t.Parallel()
+	a, b := kind("jax", 90), kind("queue", 10)
+	w := newWorld(t, false, nil, a, b)
+	w.scheduler.config.Concurrent = true
+	for w.run(2 * time.Second); w.now < 14*time.Second; {
+		from := w.now
+		w.run(2 * time.Second)
+		fixture.AtLeast(t, a.rate(from, w.now)/alone(t, "jax").lone, 0.88, "jax has … of its lone pace from %v", from)
+		fixture.AtLeast(t, b.rate(from, w.now)/alone(t, "queue").lone, 0.08, "queue has … of its lone pace from %v", from)
+	}
+}
