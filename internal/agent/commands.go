@@ -107,7 +107,11 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 	case c.ended:
 		return 0
 	case err != nil:
-		fmt.Fprintf(stderr, "gpusteward: %v; see gpusteward --help\n", usageError(c.Application, c.args, err))
+		help := "--help"
+		if command := chosen(c.Application, c.args); command != nil {
+			help = command.FullCommand() + " --help"
+		}
+		fmt.Fprintf(stderr, "gpusteward: %v; see gpusteward %s\n", usageError(c.Application, c.args, err), help)
 		return c.mistaken()
 	}
 	return c.does[name](ctx)
@@ -178,11 +182,12 @@ func newCommandLine(root string, stdout, stderr io.Writer) *commandLine {
 // ofProgram adds the flags that all commands have.
 func (c *commandLine) ofProgram() {
 	f := &c.f
-	c.UsageTemplate(kingpin.LongHelpTemplate).UsageWriter(c.stdout).ErrorWriter(c.stderr).HelpFlag.Short('h')
+	c.UsageTemplate(kingpin.LongHelpTemplate).UsageWriter(c.stdout).ErrorWriter(c.stderr).
+		HelpFlag.Short('h').Help("Show this help; gpusteward COMMAND --help shows that of a command.")
 	c.Terminate(func(int) { c.ended = true })
 	c.Version(fmt.Sprintf("gpusteward, version %s (revision: %s, commit of %s)\n  go version: %s\n  platform: %s/%s",
 		version.Version, version.GetRevision(), cmp.Or(version.BuildDate, "an unknown time"), runtime.Version(), runtime.GOOS,
-		runtime.GOARCH)).VersionFlag.Short('V')
+		runtime.GOARCH)).VersionFlag.Short('V').Help("Show the version.")
 	c.Flag("log.level", "Minimum severity of logged messages: debug, info, warn or error.").
 		Default("info").EnumVar(&f.logLevel, "debug", "info", "warn", "error")
 	c.Flag("log.format", "Log format: console, json, or auto, which is console on a terminal and json otherwise.").
@@ -326,10 +331,8 @@ func (c *commandLine) parse(args []string) (name string, err error) {
 	}
 	// The help of a command is its own; that of the program has all commands with
 	// their flags.
-	if parsed, _ := c.ParseContext(args); parsed != nil && parsed.SelectedCommand != nil {
-		if name, _, _ := strings.Cut(parsed.SelectedCommand.FullCommand(), " "); slices.Contains(args, name) {
-			c.UsageTemplate(kingpin.DefaultUsageTemplate)
-		}
+	if chosen(c.Application, args) != nil {
+		c.UsageTemplate(commandHelp)
 	}
 	c.args = args
 	return c.Parse(args)

@@ -32,7 +32,7 @@ func TestProfile(t *testing.T) {
 	}
 	check("1 --seconds=61", exitUsage, nil, `--seconds: "61" is not a whole number from 1 to 60`)
 	check("1 --seconds=0", exitUsage, nil, `--seconds: "0" is`)
-	check("1 --format=x", exitUsage, nil, `--format: enum value must be one of table,pprof,trace,json`)
+	check("1 --format=x", exitUsage, nil, `--format: there is no value "x"; choose from table, pprof, trace, json`)
 	check("", exitUsage, nil, `WORKLOAD: it is empty`)
 	check("99999999999", exitUsage, nil, `WORKLOAD: "99999999999" is no PID`)
 	check("1", 1, nil, "profile: no agent answers at "+filepath.Join(dir, exporter.CrashSocket)+": is gpusteward running, with this --runtime.dir and enforcer.enabled?\n")

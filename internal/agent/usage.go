@@ -31,19 +31,44 @@ func introduction(f flags, uid int) string {
 		"  lists all commands.\n"
 }
 
-// unknownWord matches the parser's errors about a word that it does not know.
-var unknownWord = regexp.MustCompile(`^(unexpected|expected command but got|unknown long flag) ['"]?(.*?)['"]?$`)
+// commandHelp is the help of a command: its own flags stand before those of the whole program.
+const commandHelp = `usage: {{.App.Name}} {{.Context.SelectedCommand}}{{with .Context.SelectedCommand.FlagSummary}} {{.}}{{end -}}
+{{if .Context.SelectedCommand.Commands}} <command>{{end}}{{range .Context.Args}} {{if not .Required}}[{{end}}<{{.Name}}>{{if .Value|IsCumulative -}}
+...{{end}}{{if not .Required}}]{{end}}{{end}}
 
-// misspelt returns err, which is about a word, with what may be meant. selected is
-// the command that the parser has chosen; nil: none.
-func misspelt(app *kingpin.ApplicationModel, selected *kingpin.CmdClause, args []string, what, word string, err error) error {
+{{.Context.SelectedCommand.Help|Wrap 0}}
+{{with .Context.Args}}Args:
+{{.|ArgsToTwoColumns|FormatTwoColumns}}
+{{end}}{{range .Context.SelectedCommand.Commands}}  {{.FullCommand}}
+{{.Help|Wrap 4}}
+{{end}}{{with .Context.SelectedCommand.Flags}}Flags:
+{{.|FlagsToTwoColumns|FormatTwoColumns}}
+{{end}}Flags of every command:
+{{.App.Flags|FlagsToTwoColumns|FormatTwoColumns}}
+`
+
+// unknownWord matches the parser's errors about a word that it does not know.
+var unknownWord = regexp.MustCompile(`^(unexpected|expected command but got|unknown long flag|unknown short flag) ['"]?(.*?)['"]?$`)
+
+// chosen returns the command that the arguments name; nil: none. The parser chooses the agent then.
+func chosen(app *kingpin.Application, args []string) *kingpin.CmdClause {
+	c, _ := app.ParseContext(args)
+	if c == nil || c.SelectedCommand == nil ||
+		!slices.Contains(args, strings.Fields(c.SelectedCommand.FullCommand())[0]) {
+		return nil
+	}
+	return c.SelectedCommand
+}
+
+// misspelt returns an error about a word, with what may be meant. selected is the command that the arguments name.
+func misspelt(app *kingpin.ApplicationModel, selected *kingpin.CmdClause, what, word string) error {
 	commands, flags := app.Commands, app.Flags
 	switch {
-	case selected != nil && slices.Contains(args, strings.Fields(selected.FullCommand())[0]):
+	case selected != nil:
 		m := selected.Model()
 		commands, flags = m.Commands, slices.Concat(flags, m.Flags)
 		if what == "unexpected" {
-			return err // an argument too many
+			return fmt.Errorf("%q is an argument too many", word)
 		}
 	default:
 		for _, c := range commands {
@@ -53,7 +78,7 @@ func misspelt(app *kingpin.ApplicationModel, selected *kingpin.CmdClause, args [
 		}
 	}
 	var known []string
-	if what == "unknown long flag" {
+	if strings.HasPrefix(what, "unknown") {
 		for _, f := range flags {
 			if !f.Hidden {
 				known = append(known, "--"+f.Name)
@@ -69,15 +94,28 @@ func misspelt(app *kingpin.ApplicationModel, selected *kingpin.CmdClause, args [
 	return fmt.Errorf("there is no command %q%s", word, input.Instead(word, known))
 }
 
+// clearer says the parser's errors in the words of the others.
+var clearer = map[*regexp.Regexp]string{
+	regexp.MustCompile(`^required argument '(.*)' not provided$`): "<$1> is missing",
+	regexp.MustCompile(`^must select a subcommand of '(.*)'$`):    "$1 is no command by itself",
+	regexp.MustCompile(`^flag '(.*)' cannot be repeated$`):        "--$1 is given more than once",
+	regexp.MustCompile(`^expected argument for flag '(.*)'$`):     "$1 has no value: write $1=VALUE",
+}
+
 // usageError returns err, an error of the command line, with what the parser does
 // not tell: the flag or the argument whose value caused it, or what may be meant.
 func usageError(app *kingpin.Application, args []string, err error) error {
+	for told, better := range clearer {
+		if told.MatchString(err.Error()) {
+			return errors.New(told.ReplaceAllString(err.Error(), better))
+		}
+	}
 	c, _ := app.ParseContext(args)
 	if c == nil {
 		return err
 	}
 	if m := unknownWord.FindStringSubmatch(err.Error()); m != nil {
-		return misspelt(app.Model(), c.SelectedCommand, args, m[1], m[2], err)
+		return misspelt(app.Model(), chosen(app, args), m[1], m[2])
 	}
 	for _, e := range c.Elements {
 		var name string
@@ -94,8 +132,16 @@ func usageError(app *kingpin.Application, args []string, err error) error {
 		if bad := value.Set(*e.Value); bad == nil || bad.Error() != err.Error() {
 			continue
 		}
-		if errors.As(err, new(*strconv.NumError)) {
-			return fmt.Errorf("%s: %q is not a number that fits", name, *e.Value)
+		options, _, isChoice := strings.Cut(strings.TrimPrefix(err.Error(), "enum value must be one of "), ", got ")
+		switch {
+		case isChoice:
+			return fmt.Errorf("%s: there is no value %q%s", name, *e.Value, input.Instead(*e.Value, strings.Split(options, ",")))
+		case errors.Is(err, strconv.ErrRange):
+			return fmt.Errorf("%s: %s is too large or too small", name, *e.Value)
+		case errors.As(err, new(*strconv.NumError)):
+			return fmt.Errorf("%s: %q is not a whole number", name, *e.Value)
+		case strings.HasPrefix(err.Error(), "time: "):
+			return fmt.Errorf("%s: %q is not a duration such as 20s", name, *e.Value)
 		}
 		return fmt.Errorf("%s: %w", name, err)
 	}
