@@ -183,6 +183,7 @@ func (h host) firing(c *health.Check, alerts []health.Alert) (all []firing) {
 				label := func(name string) string { return labels[name] }
 				r.description = description(c, levels, func(q health.Quantity) string { return filled(q, value) }, "an XID",
 					restOfExample(levels[0]), label)
+				r.action = action(c, levels, label)
 				for name, v := range labels {
 					r.summary = strings.ReplaceAll(r.summary, ofLabel(name), v)
 				}

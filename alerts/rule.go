@@ -50,13 +50,15 @@ func checkRules(c *health.Check) (all []rule) {
 		}
 		r := rule{
 			alert: c.Alert, severity: s, check: c.ID, class: c.Class,
-			summary: place(levels) + c.Summary, action: action(c, levels),
+			summary: place(levels) + c.Summary, action: action(c, levels, ofLabel),
 		}
 		r.expr, r.wait = either(levels)
 		r.description = description(c, levels, ofValue, lastXIDs, rest(levels[0]), ofLabel)
 		if differ(levels) { // some are about the node
 			r.description = strings.ReplaceAll(r.description, "GPU "+ofLabel("gpu"),
 				"{{ with $labels.gpu }}GPU {{ . }}{{ else }}the node{{ end }}")
+			r.action = strings.ReplaceAll(r.action, "gpu="+ofLabel("gpu"),
+				"{{ with $labels.gpu }}gpu={{ . }}{{ else }}node{{ end }}")
 		}
 		all = append(all, r)
 	}
@@ -137,12 +139,12 @@ func description(c *health.Check, levels []health.Level, value func(health.Quant
 }
 
 // action returns what to do about a check's levels: that of the check, if they differ.
-func action(c *health.Check, levels []health.Level) string {
-	advice := c.Advised(levels[0])
-	if slices.ContainsFunc(levels, func(l health.Level) bool { return c.Advised(l) != advice }) {
-		return c.Action
+func action(c *health.Check, levels []health.Level, label func(name string) string) string {
+	l, e := levels[0], entityBy(levels[0], label)
+	if slices.ContainsFunc(levels, func(o health.Level) bool { return c.Advised(o, e) != c.Advised(l, e) }) {
+		l.Action = ""
 	}
-	return advice
+	return c.Advised(l, e)
 }
 
 // ofValue returns the template of an alert's value.

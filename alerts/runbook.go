@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"gpusteward/health"
+	"gpusteward/health/incident"
 )
 
 const runbookHead = `# Runbook
@@ -85,7 +86,7 @@ func checkSection(b *strings.Builder, c *health.Check) {
 		fmt.Fprintf(&conditions, "| %s | %s | %s | %s |\n", l.Severity, cell(l.When.Words()), l.For, over)
 	}
 	look := fmt.Sprintf("Check `%s`.", c.ID)
-	switch ack := fmt.Sprintf("until a reset, a reboot, or `gpusteward ack %s gpu=N` as root.", c.ID); {
+	switch ack := fmt.Sprintf("until a reset, a reboot, or `%s` as root.", c.Ack(anyEntity(c.Levels[0]))); {
 	case c.Latched:
 		look += " **Latched** " + ack
 	case c.Holds():
@@ -107,9 +108,23 @@ func checkSection(b *strings.Builder, c *health.Check) {
 	section{c.Alert, c.Summary, advice(c), c.Cause, conditions.String(), look, metrics, exprs}.write(b)
 }
 
+// anyEntity returns an entity of a level as readers would write it.
+func anyEntity(l health.Level) incident.Entity {
+	e := entityBy(l, func(label string) string {
+		if label == "gpu" || label == "link" {
+			return "N"
+		}
+		return "NAME"
+	})
+	if e.Device != "" {
+		return incident.Entity{Device: e.Device} // it is on no GPU
+	}
+	return e
+}
+
 // advice returns the action of a check, and those of its levels that have their own.
 func advice(c *health.Check) string {
-	text := c.Action
+	text := c.Advised(health.Level{}, anyEntity(c.Levels[0]))
 	for _, l := range c.Levels {
 		if own := fmt.Sprintf(" (%s) %s", l.Severity, l.Action); l.Action != "" && !strings.Contains(l.Action, "{") &&
 			!strings.Contains(text, own) {

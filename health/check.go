@@ -34,7 +34,7 @@ type Check struct {
 	// its {event}; verbs are {present|past}.
 	Detail   string
 	Rule     string // in place of the details, in a rule of Prometheus; see Ruled
-	Action   string // one thing to do
+	Action   string // one thing to do; {ack} is the command that acknowledges the fault
 	Remedies bool   // the tables of incidents know better what to do than Action
 	Cause    string // what it means and how to find out more; it does not repeat the others
 }
@@ -270,8 +270,15 @@ func (c *Check) Ruled(l Level, others ...Level) string {
 	return detail
 }
 
-// Advised returns the action for a level.
-func (c *Check) Advised(l Level) string { return cmp.Or(l.Action, c.Action) }
+// Advised returns the action for a level that an entity failed.
+func (c *Check) Advised(l Level, failed incident.Entity) string {
+	return strings.ReplaceAll(cmp.Or(l.Action, c.Action), "{ack}", c.Ack(failed))
+}
+
+// Ack returns the command that acknowledges a fault of an entity.
+func (c *Check) Ack(failed incident.Entity) string {
+	return "gpusteward ack " + c.ID + " " + failed.String()
+}
 
 // Metrics returns the metrics that the check uses, some of them perhaps twice.
 func (c *Check) Metrics() (all []*collectors.Metric) {

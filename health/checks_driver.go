@@ -80,7 +80,7 @@ var driverChecks = []*Check{
 		Rule: "The driver lists {count:GPU|GPUs} fewer than the host had or should have, and no program can use " +
 			"what is not listed.",
 		Action: "Reboot; if the GPU stays missing, check its seat and its power. If it was removed for good: " +
-			"gpusteward ack gpu_missing and the GPU.",
+			"{ack}.",
 		Cause: "The agent remembers the GPUs that it has seen, and collectors.expected_gpus sets their number. A GPU that " +
 			"is bound to vfio-pci is not missing: a virtual machine has it.",
 	},
@@ -91,7 +91,7 @@ var driverChecks = []*Check{
 		Summary: "A GPU is missing that the driver never listed on this host.",
 		Detail:  "The driver {lists|listed} {count:GPU|GPUs} fewer than the host seems to hold, and never listed more.",
 		Action: "Check the seat and the power of each GPU, and the kernel's log for RmInitAdapter. If all are there by " +
-			"design: gpusteward ack gpu_absent node.",
+			"design: {ack}.",
 		Cause: "The PCI bus has more GPUs than the driver lists and virtual machines or other containers have. Or a place " +
 			"on the baseboard with NVSwitches is empty: NVSwitches are on the bus and the number of GPUs is no power of " +
 			"two, or the numbers of the GPUs' modules have a gap. A virtual machine may have any part of a baseboard: " +
@@ -154,7 +154,7 @@ var driverChecks = []*Check{
 		Levels:  []Level{{Severity: incident.Warning, When: Value(ConfigDrift).Is(1), For: of(13, 13)}},
 		Summary: "The settings of the GPU differ from its earlier ones, or from its peers'.",
 		Detail:  "{entity} {is|was} not set as expected{labels}.",
-		Action:  "Restore the expected value; if the present one is right: gpusteward ack config_drift and the GPU.",
+		Action:  "Restore the expected value; if the present one is right: {ack}.",
 		Cause: "Compared are ECC, persistence, MIG, accounting, compute mode, power limit and VBIOS. A GPU should have " +
 			"the settings of most of its peers, except for the compute mode, MIG and a deliberate power limit. A " +
 			"change is deliberate if it affects all GPUs of a model, comes with a reset, comes while no workload runs " +

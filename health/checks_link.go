@@ -41,8 +41,7 @@ var linkChecks = []*Check{
 		ID: "pcie_degraded", Alert: "GPUPCIeDegraded", Class: incident.InterconnectFault, Accepts: true,
 		Levels:  linkLevels(),
 		Summary: "The PCIe link of a busy GPU is slower or narrower than its slot.",
-		Action: "Reseat the board; reset the GPU. If the slot has no more by design: gpusteward ack pcie_degraded and " +
-			"the GPU.",
+		Action:  "Reseat the board; reset the GPU. If the slot has no more by design: {ack}.",
 		Cause: "The alert is critical if the link had more before on this host, and a warning if it never had. There is no " +
 			"warning if the port above the GPU has no more lanes (nvgpu_pci_port_lanes). A GPU that is idle, or works in " +
 			"a performance state from P3 on, lowers the generation to save power, and is not judged. Nor is a GPU in the " +
@@ -93,7 +92,7 @@ var linkChecks = []*Check{
 		Summary: "An NVLink that was up is down, or goes down again and again.",
 		Detail:  "{entity}: {count:NVLink|NVLinks} down, and up before.",
 		Action: "Reset the GPUs at both ends; if the link stays down, inspect the bridge or the baseboard. If it was " +
-			"removed for good: gpusteward ack nvlink_down and the link, such as gpu=3,link=all.",
+			"removed for good: {ack}.",
 		Cause: "Jobs continue over PCIe, many times slower, or fail. Links that were never up, as on a GPU without a " +
 			"bridge, are no fault. Neither are links that train in the first five minutes after the host was booted, " +
 			"the driver was reloaded or the GPU was reset. A link that comes back within half a minute each time is " +
@@ -203,8 +202,7 @@ var linkChecks = []*Check{
 			Above(0).And(Value(Booting).Is(0)), For: of(3, 3)}},
 		Summary: "An InfiniBand port that was up is down.",
 		Detail:  "Port {entity} {is|was} not active.",
-		Action: "Check the cable and the switch's port. If it was disconnected for good: gpusteward ack ib_port and " +
-			"the port, such as device=mlx5_0/1.",
+		Action:  "Check the cable and the switch's port. If it was disconnected for good: {ack}.",
 		Cause: "Jobs over several nodes fail or slow down. One that never was up raises no alert, and one that was up " +
 			"before a boot has five minutes.",
 	},

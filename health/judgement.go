@@ -188,7 +188,7 @@ func (f Finding) standing() (text string) {
 		text += " Do: " + f.Action
 	}
 	if f.Latched {
-		text += fmt.Sprintf(" Once that is done: gpusteward ack %s %s", f.Check, f.Entity)
+		text += " Once that is done: " + (&Check{ID: f.Check}).Ack(f.Entity)
 	}
 	return text
 }

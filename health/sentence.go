@@ -220,7 +220,7 @@ func (e *Engine) action(j *judge, st *status, level int) string {
 	if ev := e.evidence(j, st); j.Remedies && ev != nil && ev.Action != "" {
 		return capital(incident.Remedy(ev.Action)) + "."
 	}
-	return j.Advised(j.Levels[level])
+	return j.Advised(j.Levels[level], st.Entity)
 }
 
 // evidence returns the newest incident that the check counted, or counts no

@@ -139,14 +139,14 @@ func TestSentences(t *testing.T) {
 	for _, c := range Checks() {
 		for i, l := range c.Levels {
 			detail, about := c.Detailed(l), fmt.Sprintf("%s, level %d", c.ID, i)
-			fixture.If(t, detail == "" || c.Advised(l) == "", "%s: it has no sentence, or says nothing to do", about)
+			fixture.If(t, detail == "" || c.Advised(l, incident.Entity{}) == "", "%s: it has no sentence, or says nothing to do", about)
 			fixture.If(t, bare.MatchString(detail),
 				"%s: what is counted has no singular, or no unit for people: %q", about, detail)
 			fixture.If(t, len(l.When.Signal.Labels()) > 0 && !strings.Contains(detail, "{entity}"),
 				"%s: it does not say of what: %q", about, detail)
 			entry, _ := l.When.sides()
 			for n, v := range []float64{1, 36000, 2e10, entry} {
-				all := []string{c.Advised(l)}
+				all := []string{c.Advised(l, someone(l.When.Signal))}
 				for _, past := range []bool{false, true} {
 					all = append(all, capital(fill(detail, past, v, "{entity}", someone(l.When.Signal).Name(), "{xids}", "XID 48",
 						"{labels}", "", "{event}", someEvent)))
