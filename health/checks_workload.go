@@ -81,7 +81,7 @@ var workloadChecks = []*Check{
 			Optional().Above(0)}},
 		Summary: "A program hangs: it waits for one of its processes, or for its GPU, or its clients wait for it.",
 		Detail:  "{entity} {has|had} made no progress for {time}{labels}.",
-		Action:  "Tell the owner: end the job, or attach to the process that is named, as gpusteward stack does.",
+		Action:  "Tell the owner to end the job. If a process is to blame, gpusteward status has the command that shows its stack.",
 		Cause: "The rank, the reason and the place are of the process for which the others wait. absent: it did not " +
 			"enter a collective that the others have entered. kernel: a kernel or a graph on its GPU does not end. " +
 			"deadlock: it and the others that are named wait for each other. stopped: a " +

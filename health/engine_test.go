@@ -222,6 +222,8 @@ func TestAnEndedJobHasNoAlert(t *testing.T) {
 		up := []collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 1)}
 		w.steps(2, slices.Concat(up, c.there, []collectors.Sample{hangs})...)
 		fixture.Need(t, w.state("job_hang"), incident.Degraded, "%s: while it hangs", name)
+		fixture.Contains(t, w.engine.Findings()[0].Message, "rank 1, reason absent (it did not enter a collective that the others "+
+			"have entered), where train.py:7 in load", "%s: it says", name)
 		w.steps(4, slices.Concat(up, c.then)...)
 		fixture.Equal(t, w.state("job_hang"), c.want, "%s: afterwards", name)
 	}

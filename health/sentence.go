@@ -158,12 +158,16 @@ func (g *Signal) parts(s *derived.Snapshot, entity incident.Entity, v float64) s
 }
 
 // rest names the labels of a sample that belong to no entity and that the
-// signal does not name.
+// signal does not name, and says what their values mean.
 func (src source) rest(s collectors.Sample) string {
 	var all []string
 	for i, l := range s.Metric.Labels {
 		if s.Labels[i] != "" && src.tells(i, l) {
-			all = append(all, l+" "+s.Labels[i])
+			text := l + " " + s.Labels[i]
+			if words := s.Metric.Words(l, s.Labels[i]); words != "" {
+				text += " (" + words + ")"
+			}
+			all = append(all, text)
 		}
 	}
 	return strings.Join(all, ", ")

@@ -30,6 +30,8 @@ type Metric struct {
 	Labels     []string // the first two of a GPU's metric are gpu and uuid
 	Sudden     bool     // set by Suddenly
 
+	words       map[string]string // by the values of the label that they explain; set by Explain
+	wordsOf     string
 	least, most float64 // the range that real hardware can show
 }
 
@@ -105,6 +107,20 @@ func (m *Metric) Signed() *Metric {
 func (m *Metric) Suddenly() *Metric {
 	m.Sudden = true
 	return m
+}
+
+// Explain says what the values of a label mean, for people.
+func (m *Metric) Explain(label string, words map[string]string) *Metric {
+	m.wordsOf, m.words = label, words
+	return m
+}
+
+// Words returns what a value of a label means; empty: it says so itself.
+func (m *Metric) Words(label, value string) string {
+	if label != m.wordsOf {
+		return ""
+	}
+	return m.words[value]
 }
 
 var declared []*Metric

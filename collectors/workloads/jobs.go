@@ -41,7 +41,7 @@ var (
 	JobSlowdown = collectors.Gauge("nvgpu_job_slowdown_ratio",
 		"Part of the time of the workload's steps that is beyond their usual time, over the last 20 s, by cause and "+
 			"with the evidence at the time it was first told; of several processes, the slowest one's. Absent while "+
-			"steps take as long as usual.", "tenant", "workload", "cause", "evidence")
+			"steps take as long as usual.", "tenant", "workload", "cause", "evidence").Explain("cause", wire.SlowCauses)
 	JobLost = jobCounter("nvgpu_job_events_lost_total",
 		"Events of the workload that its trace had no room for; its steps may be incomplete.")
 
@@ -56,7 +56,7 @@ var (
 
 	JobHang = collectors.Gauge("nvgpu_job_hang",
 		"Seconds since the workload, which hangs, last got on; the GPU, the rank, the reason and the place are of "+
-			"the process for which the others wait.", "tenant", "workload", "rank", "reason", "where")
+			"the process for which the others wait.", "tenant", "workload", "rank", "reason", "where").Explain("reason", wire.HangReasons)
 	WorkloadUnread = collectors.Gauge("nvgpu_workload_unread_seconds",
 		"Seconds for which input of the workload, which serves clients, has waited unread, unaccepted or unanswered "+
 			"while it neither used its GPU nor computed; 0 while none waits.", "tenant", "workload")
