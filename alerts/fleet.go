@@ -120,7 +120,7 @@ var fleet = []fleetRule{
 			description: "{{ $value }} hosts have a GPU less than 5 degrees Celsius from its limit.",
 			action:      "Check the room: the inlet temperature, the cooling units, the airflow of the rack.",
 		},
-		cause: "One hot GPU has a heat sink problem; a quarter of the hosts has a cooling problem. Hosts are counted " +
+		cause: "One hot GPU has a problem with its heat sink; if a quarter of the hosts is hot, the cooling has one. Hosts are counted " +
 			"by rack if the targets have that label. GPUs report their margin since Hopper.",
 		scenes: []scene{{
 			shows: slices.Concat(

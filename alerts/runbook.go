@@ -125,11 +125,21 @@ func anyEntity(l health.Level) incident.Entity {
 // advice returns the action of a check, and those of its levels that have their own.
 func advice(c *health.Check) string {
 	text := c.Advised(health.Level{}, anyEntity(c.Levels[0]))
+	var own []string // actions of levels
+	severities := map[string][]string{}
 	for _, l := range c.Levels {
-		if own := fmt.Sprintf(" (%s) %s", l.Severity, l.Action); l.Action != "" && !strings.Contains(l.Action, "{") &&
-			!strings.Contains(text, own) {
-			text += own
+		if l.Action == "" || strings.Contains(l.Action, "{") {
+			continue
 		}
+		if severities[l.Action] == nil {
+			own = append(own, l.Action)
+		}
+		if s := l.Severity.String(); !slices.Contains(severities[l.Action], s) {
+			severities[l.Action] = append(severities[l.Action], s)
+		}
+	}
+	for _, action := range own {
+		text += fmt.Sprintf(" (%s) %s", strings.Join(severities[action], ", "), action)
 	}
 	return text
 }
@@ -137,22 +147,25 @@ func advice(c *health.Check) string {
 // unplaced matches the place at the beginning of a summary.
 var unplaced = regexp.MustCompile(`^\{\{[^:]*: `)
 
+// ofRank matches the labels that are left in a summary.
+var ofRank = regexp.MustCompile(`\{\{ \$labels\.\w+ \}\}`)
+
 func fleetSection(b *strings.Builder, f fleetRule, file string) {
 	often := "at once"
 	if f.wait > 0 {
 		often = "for " + health.PromDuration(f.wait)
 	}
-	section{f.alert, unplaced.ReplaceAllString(f.summary, ""), f.action, f.cause,
+	section{f.alert, ofRank.ReplaceAllString(unplaced.ReplaceAllString(f.summary, ""), "N"), f.action, f.cause,
 		fmt.Sprintf("| severity | duration |\n|---|---|\n| %s | %s |\n", f.severity, often),
 		"Only Prometheus sees this: the rule is in " + file + ".", f.metrics(), []string{f.expr}}.write(b)
 }
 
 func sloSection(b *strings.Builder, s serviceLevel) {
 	var conditions strings.Builder
-	conditions.WriteString("| severity | in both | budget goes faster than |\n|---|---|---|\n")
+	conditions.WriteString("| severity | windows | burn rate in both, above |\n|---|---|---|\n")
 	var exprs []string
 	for i, r := range s.rules() {
-		fmt.Fprintf(&conditions, "| %s | %s, %s | %g times |\n", r.severity, burns[i].long, burns[i].short, burns[i].factor)
+		fmt.Fprintf(&conditions, "| %s | %s, %s | %g |\n", r.severity, burns[i].long, burns[i].short, burns[i].factor)
 		exprs = append(exprs, r.expr)
 	}
 	look := fmt.Sprintf("Only Prometheus sees this: the rule is in slo.rules.yml, and the objective, %g, in "+

@@ -101,7 +101,7 @@ var fleet = dashboard{
 		}},
 		{title: "Service levels", panels: []panel{
 			{kind: lines, width: 8, title: "Service levels", unit: "percentunit", most: at(1),
-				description: "Parts of the GPUs that are well, of the guarantees that are kept, and of the agents that " +
+				description: "Parts of the GPUs that are healthy, of the guarantees that are kept, and of the agents that " +
 					"answer.",
 				queries: []query{
 					{"sum(" + hosts.of(health.Status, `gpu!=""`) + " == bool 0) / sum(" + hosts.of(collectors.DevicesExpected) +

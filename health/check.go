@@ -234,8 +234,8 @@ func (c Condition) Words() string {
 	op := map[string]string{">": "above", ">=": "at least", "<": "below", "<=": "at most", "==": "is",
 		"!=": "is not"}[c.Op]
 	text := fmt.Sprintf("%s %s %s", c.Signal.Words(), op, number(c.Threshold))
-	for _, w := range c.While {
-		text += ", while " + w.Words()
+	for i, w := range c.While {
+		text += []string{", while ", " and "}[min(i, 1)] + w.Words()
 	}
 	return text
 }

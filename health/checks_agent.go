@@ -8,7 +8,7 @@ import (
 )
 
 // giveTime is what to do about a starved agent.
-const giveTime = "Give the agent CPUWeight, or a processor of its own."
+const giveTime = "Give the agent a higher CPUWeight (systemd), or a processor of its own."
 
 var agentChecks = []*Check{
 	{

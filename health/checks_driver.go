@@ -23,10 +23,10 @@ func stuck(reason string) *Signal { return Value(collectors.WorkerStuck, "reason
 var hangs = stuck("nvml.*").Is(1).And(Value(Starved).Is(0))
 
 // recovery is the sentence for the driver's recovery action.
-const recovery = "For {entity} the driver {asks|asked} to {recovery}."
+const recovery = "The driver {asks|asked} to {recovery}, because of {entity}."
 
 // reported is the sentence for an incident of a GPU.
-const reported = "The driver or the kernel reported of {entity}: {event}."
+const reported = "The driver or the kernel reported about {entity}: {event}."
 
 var driverChecks = []*Check{
 	{
@@ -41,7 +41,7 @@ var driverChecks = []*Check{
 		Detail:  reported,
 		Rule: "nvgpu_recovery_action of {entity} is not 0, or the driver asked for a recovery: work on the GPU " +
 			"may fail until that is done.",
-		Action:   "Do what the driver asks for.",
+		Action:   "Do what the driver asks for; gpusteward status on the host says what that is.",
 		Remedies: true,
 		Cause: "This is the driver's own verdict (field 230, event 0x8000, XID 154). nvgpu_recovery_action is 1 for a GPU " +
 			"reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover the IMEX domain. The alert stays until a reset is " +
@@ -88,12 +88,12 @@ var driverChecks = []*Check{
 		ID: "gpu_absent", Alert: "GPUAbsent", Class: incident.HardwareFault, Accepts: true,
 		// GPUs need time after a reload or a return from a virtual machine.
 		Levels:  []Level{{Severity: incident.Warning, When: Value(DevicesAbsent).Above(0).And(open), For: of(30, 30)}},
-		Summary: "A GPU is missing that the driver never listed on this host.",
+		Summary: "A GPU is missing, and the driver has never listed it on this host.",
 		Detail:  "The driver {lists|listed} {count:GPU|GPUs} fewer than the host seems to hold, and never listed more.",
 		Action: "Check the seat and the power of each GPU, and the kernel's log for RmInitAdapter. If all are there by " +
 			"design: {ack}.",
-		Cause: "The PCI bus has more GPUs than the driver lists and virtual machines or other containers have. Or a place " +
-			"on the baseboard with NVSwitches is empty: NVSwitches are on the bus and the number of GPUs is no power of " +
+		Cause: "The PCI bus has more GPUs than the driver lists, even with those of virtual machines and other containers. " +
+			"Or a place on the baseboard with NVSwitches is empty: NVSwitches are on the bus and the number of GPUs is no power of " +
 			"two, or the numbers of the GPUs' modules have a gap. A virtual machine may have any part of a baseboard: " +
 			"there, collectors.expected_gpus sets the number of GPUs, and GPUMissing reports that some are missing.",
 	},
@@ -155,7 +155,7 @@ var driverChecks = []*Check{
 		Summary: "The settings of the GPU differ from its earlier ones, or from its peers'.",
 		Detail:  "{entity} {is|was} not set as expected{labels}.",
 		Action:  "Restore the expected value; if the present one is right: {ack}.",
-		Cause: "Compared are ECC, persistence, MIG, accounting, compute mode, power limit and VBIOS. A GPU should have " +
+		Cause: "The check compares ECC, persistence, MIG, accounting, compute mode, power limit and VBIOS. A GPU should have " +
 			"the settings of most of its peers, except for the compute mode, MIG and a deliberate power limit. A " +
 			"change is deliberate if it affects all GPUs of a model, comes with a reset, comes while no workload runs " +
 			"on the GPU, or restores the value from before. Under a workload, a change alerts within minutes if no job " +
@@ -184,7 +184,7 @@ var driverChecks = []*Check{
 		Summary: "The GPU's data is old, and no driver call explains it.",
 		Detail:  "The agent {has|had} read nothing new of {entity} for a minute.",
 		Action:  "Look at the agent's log; if it says nothing, see whether the host is overloaded.",
-		Cause: "The state of the GPU is unknown, and not well, until it is read again. If the data of all GPUs are " +
+		Cause: "Until the GPU is read again, its state is unknown, and unknown is not healthy. If the data of all GPUs is " +
 			"old at once, the agent gets no processor time, and AgentDegraded reports that.",
 	},
 }

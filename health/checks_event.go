@@ -107,7 +107,7 @@ func onGPUs(events []*incident.Event, _ [][]*incident.Event) float64 {
 }
 
 // logged is the sentence for a message of the kernel about a GPU.
-const logged = "The kernel logged of {entity} that {event}."
+const logged = "The kernel logged about {entity} that {event}."
 
 var eventChecks = []*Check{
 	{
@@ -124,7 +124,7 @@ var eventChecks = []*Check{
 			"reset it.",
 		Remedies: true,
 		Cause: "health/incident/data/xid.tsv has the meaning of each code, and says which fault only a reset ends. " +
-			"The alert stays until a reset is seen; for the others it ends after five to ten minutes.",
+			"For such a fault the alert stays until a reset is seen; for any other it ends after five to ten minutes.",
 	},
 	{
 		ID: "xid_tenant", Alert: "GPUXIDTenantFault", Class: incident.ApplicationFault,
@@ -132,7 +132,7 @@ var eventChecks = []*Check{
 			Per: "workload", Match: tenant}.Signal().AtLeast(3)}},
 		Summary: "A workload's own faults end its GPU work again and again.",
 		Detail:  "{entity} had {count:XID|XIDs} of an application in 10 minutes.",
-		Action:  "Tell the owner to check the application (compute-sanitizer); the GPU is well.",
+		Action:  "Tell the owner to check the application (compute-sanitizer); the GPU is healthy.",
 		Cause: "XIDs such as 13, 31, 43, 69 and 137 with a process are mostly that program's error: a bad " +
 			"address, an illegal instruction.",
 	},
@@ -147,7 +147,7 @@ var eventChecks = []*Check{
 		},
 		Summary: "The same XID came several times on one GPU within a day.",
 		Detail:  "{entity} had the same XID {count:time|times} in 24 hours.",
-		Action:  "Drain the GPU, and run the field diagnostic.",
+		Action:  "Drain the GPU, and run NVIDIA's field diagnostic.",
 		Cause: "A hardware XID that occurs twice is a pattern; a burst counts once. An application can cause some " +
 			"XIDs at will. They count by owner (a user, or a namespace of pods), less twice as many as the host's " +
 			"other GPUs have: five are info, and a warning if the hardware had a fault of its own on the same GPU. " +
@@ -157,10 +157,10 @@ var eventChecks = []*Check{
 		ID: "xid_spread", Alert: "GPUXIDSoftwarePattern", Class: incident.ApplicationFault,
 		Levels: []Level{{Severity: incident.Info, When: Incidents{Name: "xid_spread", Window: day, Node: true,
 			Match: xids(13, 31), Count: onGPUs}.Signal().AtLeast(2)}},
-		Summary: "XIDs 13 or 31 came on several GPUs within a day.",
+		Summary: "XID 13 or 31 came on several GPUs within a day.",
 		Detail:  "{count:GPU|GPUs} had XID 13 or 31 in 24 hours.",
 		Action:  "Check the application that ran there.",
-		Cause:   "A fault that moves from GPU to GPU belongs to software, and not to a GPU.",
+		Cause:   "If a fault moves from GPU to GPU, its cause is the software, not a GPU.",
 	},
 	{
 		ID: "xid_unknown", Alert: "GPUXIDUnknown", Class: incident.DriverCrash,
@@ -176,12 +176,12 @@ var eventChecks = []*Check{
 		Levels: []Level{{Severity: incident.Critical, When: Incidents{Name: "sxid_fatal", Window: 5 * time.Minute, Holds: true,
 			Per: "device", Match: saying("sxid_fatal")}.Signal().Above(0)}},
 		Summary: "An NVSwitch had a fatal SXid error.",
-		Detail:  "The driver reported of NVSwitch {entity}: {event}.",
+		Detail:  "The driver reported about NVSwitch {entity}: {event}.",
 		Rule: "NVSwitch {entity} had {count:fatal SXid error|fatal SXid errors}: traffic between its GPUs may fail " +
 			"until a reset.",
 		Action: "Reset the fabric: end all work, reset all GPUs and switches, restart the fabric manager.",
-		Cause: "SXids are the NVSwitch driver's XIDs. Each says whether it is fatal; " +
-			"health/incident/data/sxid.tsv says so of one that does not.",
+		Cause: "SXids are the XIDs of the NVSwitch driver. Most say whether they are fatal; for the others, " +
+			"health/incident/data/sxid.tsv does.",
 	},
 	{
 		ID: "gsp", Alert: "GPUGSPFault", Class: incident.DriverCrash,
@@ -210,7 +210,7 @@ var eventChecks = []*Check{
 			"fault of unified memory, reboot: no CUDA program can start until then.",
 		Remedies: true,
 		Cause: "The kernel logged that RmInitAdapter failed, or a fatal error of unified memory (nvidia-uvm). If " +
-			"the line follows a GPU off the bus or a GSP fault, only that one is reported. One that names no GPU is " +
+			"the line follows a GPU off the bus or a GSP fault, only that fault is reported. A line that names no GPU is " +
 			"reported for the node.",
 	},
 	{
@@ -233,8 +233,9 @@ var eventChecks = []*Check{
 		Levels:  []Level{{Severity: incident.Warning, When: Value(derived.LemonScore).Above(5, 4)}},
 		Summary: "The GPU had more faults in 30 days than a healthy one has.",
 		Detail:  "The faults of {entity} in 30 days {have|had} a score of {value}.",
-		Action:  "Drain it, and run the field diagnostic.",
-		Cause:   "Each hardware fault adds to the score by its severity, and fades. Those of applications add nothing.",
+		Action:  "Drain the GPU, and run NVIDIA's field diagnostic.",
+		Cause: "Each hardware fault adds to the score by its severity, and counts for less as days pass. Faults of " +
+			"applications add nothing.",
 	},
 }
 

@@ -41,7 +41,7 @@ var linkChecks = []*Check{
 		ID: "pcie_degraded", Alert: "GPUPCIeDegraded", Class: incident.InterconnectFault, Accepts: true,
 		Levels:  linkLevels(),
 		Summary: "The PCIe link of a busy GPU is slower or narrower than its slot.",
-		Action:  "Reseat the board; reset the GPU. If the slot has no more by design: {ack}.",
+		Action:  "Reseat the board; reset the GPU. If the slot is made that way: {ack}.",
 		Cause: "The alert is critical if the link had more before on this host, and a warning if it never had. There is no " +
 			"warning if the port above the GPU has no more lanes (nvgpu_pci_port_lanes). A GPU that is idle, or works in " +
 			"a performance state from P3 on, lowers the generation to save power, and is not judged. Nor is a GPU in the " +
@@ -103,11 +103,11 @@ var linkChecks = []*Check{
 		Levels: []Level{{Severity: incident.Critical, When: Value(derived.PeerLinksMissing, "by", "link").Optional().
 			Above(0).And(Fell(links.NVLinkUp, "by", "link").Is(0)),
 			For: of(18, 18)}}, // links train for a minute or two after the driver is loaded
-		Summary: "An NVLink of the GPU was down from the start, but its peers' is up.",
+		Summary: "An NVLink of the GPU has been down since the start, and the same link of its peers is up.",
 		Detail:  "{entity}: {count:NVLink|NVLinks} down, and up on most GPUs of its model on this host.",
 		Action:  "Reset the GPUs at both ends; if the link stays down, inspect the baseboard.",
 		Cause: "It did not train when the host was booted. Only a comparison shows that, which needs four GPUs of the " +
-			"model, of which more than two thirds agree. A GPU that has none up has no bridge.",
+			"model, of which more than two thirds agree. A GPU without any link up has no bridge, and raises no alert.",
 	},
 	{
 		ID: "nvlink_slow", Alert: "NVLinkSlow", Class: incident.InterconnectFault,
@@ -134,11 +134,11 @@ var linkChecks = []*Check{
 				"by", "link").Above(20, 10), For: of(16, 60).every(time.Minute),
 				Detail: "{entity} had {count:corrupted packet|corrupted packets} in 2 minutes."},
 		},
-		Summary: "An NVLink has errors in a quarter of an hour's minutes, or in more.",
+		Summary: "An NVLink had errors in at least a quarter of the last hour's minutes.",
 		Detail:  "{entity} had {count:replay or recovery|replays and recoveries} in 2 minutes.",
 		Rule:    "{entity} had replays, recoveries or corrupted packets in a quarter of the last hour's minutes.",
 		Action:  "Reset the GPU; reseat it if that does not help.",
-		Cause:   "A few over a link's life are normal. Corrupted packets (CRC) count from ten a minute.",
+		Cause:   "A few errors over a link's life are normal. Corrupted packets (CRC) count only from ten a minute.",
 	},
 	{
 		ID: "nvlink_outlier", Alert: "NVLinkOutlier", Class: incident.InterconnectFault, Shadow: true,
@@ -151,7 +151,7 @@ var linkChecks = []*Check{
 		Detail:  "The errors of {entity} {exceed|exceeded} those of its siblings by {percent}.",
 		Rule:    "The errors or the traffic of {entity} exceed those of its siblings by {percent}.",
 		Action:  "Check what is at the other end.",
-		Cause:   "Links are compared with the GPU's others; needs collectors.per_link.",
+		Cause:   "Each link is compared with the other links of its GPU. The check needs collectors.per_link: true.",
 	},
 	{
 		ID: "nvlink_gpu_outlier", Alert: "NVLinkGPUOutlier", Class: incident.InterconnectFault, Shadow: true,
@@ -161,7 +161,7 @@ var linkChecks = []*Check{
 		Summary: "The NVLinks of one GPU have far more errors than its peers'.",
 		Detail:  "The errors of {entity} {exceed|exceeded} those of its peers by {percent}.",
 		Action:  "Look at each link: collectors.per_link shows which ones have errors.",
-		Cause:   "The sum over a GPU's links, compared with GPUs of the same model on this host.",
+		Cause:   "The sum over the GPU's links is compared with that of GPUs of the same model on this host.",
 	},
 	{
 		ID: "nvlink_ber", Alert: "NVLinkBER", Class: incident.InterconnectFault,
@@ -170,7 +170,8 @@ var linkChecks = []*Check{
 		Summary: "The bit error ratio of an NVLink is too high.",
 		Detail:  "{entity} {has|had} an effective bit error ratio of {value}.",
 		Action:  "Check the link's signal: cable, connector, the other end.",
-		Cause:   "What error correction leaves (NVLink 5); needs the collector nvlink_quality.",
+		Cause: "These are the errors that error correction leaves (NVLink 5). The check needs the collector " +
+			"nvlink_quality (collectors.enable).",
 	},
 	{
 		ID: "fabric_state", Alert: "GPUFabricUnhealthy", Class: incident.InterconnectFault,
@@ -203,8 +204,8 @@ var linkChecks = []*Check{
 		Summary: "An InfiniBand port that was up is down.",
 		Detail:  "Port {entity} {is|was} not active.",
 		Action:  "Check the cable and the switch's port. If it was disconnected for good: {ack}.",
-		Cause: "Jobs over several nodes fail or slow down. One that never was up raises no alert, and one that was up " +
-			"before a boot has five minutes.",
+		Cause: "Jobs over several nodes fail or slow down. A port that was never up raises no alert. After a boot, a " +
+			"port has five minutes to come up.",
 	},
 	{
 		ID: "ib_port_flap", Alert: "IBPortFlap", Class: incident.InterconnectFault,

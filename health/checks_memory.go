@@ -52,14 +52,14 @@ var memoryChecks = []*Check{
 		Rule: "The driver reported {count:storm|storms} of ECC errors on {entity} in 10 minutes: rows of its " +
 			"memory may be failing.",
 		Action: "Reset the GPU in the next maintenance window.",
-		Cause:  "The driver tells so by NVML's event 0x200. No data is lost, and rows will fail.",
+		Cause:  "The driver reports this by NVML's event 0x200. No data is lost, but rows will fail.",
 	},
 	{
 		ID: "sram_threshold", Alert: "GPUSRAMThreshold", Class: incident.MemoryFault, Latched: true,
 		Levels:  []Level{{Severity: incident.Critical, When: Value(faults.SRAMThreshold).Is(1)}},
 		Summary: "Uncorrectable SRAM errors passed the limit for replacement.",
 		Detail:  "{entity} {has|had} more uncorrectable SRAM errors than the driver allows a board.",
-		Action:  "Take the GPU out of service, run the field diagnostic, and have it replaced.",
+		Action:  "Take the GPU out of service, run NVIDIA's field diagnostic, and have it replaced.",
 		Cause:   "SRAM has no spare rows: the driver's own limit says that the board should be replaced.",
 	},
 	{
@@ -68,7 +68,8 @@ var memoryChecks = []*Check{
 		Summary: "Uncorrectable SRAM errors happened at several addresses.",
 		Detail:  "{entity} had uncorrectable SRAM errors at {count:address|addresses}.",
 		Action:  "Have the board reviewed for replacement.",
-		Cause:   "Four or more are not one weak cell. Needs the collector sram_addresses.",
+		Cause: "Errors at four or more addresses do not come from one weak cell. The check needs the collector " +
+			"sram_addresses (collectors.enable).",
 	},
 	{
 		ID: "poison", Alert: "GPUPoison", Class: incident.MemoryFault,
@@ -122,7 +123,7 @@ var memoryChecks = []*Check{
 		Summary: "Banks of GPU memory run out of spare rows.",
 		Detail:  "{entity} {has|had} {count:bank|banks} with few spare rows or none.",
 		Action:  "Plan the replacement of the board.",
-		Cause:   "Each has eight at most. With none left, the next failure is GPURowRemapFailed.",
+		Cause:   "A bank begins with eight at most. With none left, the next failure is GPURowRemapFailed.",
 	},
 	{
 		ID: "remap_count", Alert: "GPURowRemapCount", Class: incident.MemoryFault,

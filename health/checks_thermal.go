@@ -95,19 +95,19 @@ var thermalChecks = []*Check{
 			// Boards run their memory up to the limit, and none above it for
 			// minutes.
 			{Severity: incident.Warning, When: Sub(hottestMemory, hotMemory).AtMost(0, 3), For: of(30, 30),
-				Detail: "The memory of {entity} {is|was} {margin} its limit."},
+				Detail: "The memory of {entity} {is|was} {margin} its temperature limit."},
 			{Severity: incident.Critical,
 				When: Sub(thermalMargin, Value(device.TemperatureTLimit, "threshold", "slowdown")).
 					AtMost(0, 2), For: of(3, 3), Detail: nearSlowdown},
 			{Severity: incident.Critical, When: Sub(slowdown, hot).AtMost(0, 2), For: of(3, 3), Detail: nearSlowdown},
 		},
 		Summary: "The GPU has no thermal margin left.",
-		Detail:  "{entity} {is|was} {margin} its limit.",
-		Rule:    "{entity} or its memory is {margin} its limit.",
-		Action:  "Check fans, the inlet's temperature and the airflow.",
-		Cause: "At the limit the GPU slows itself down; the alert is critical from the hardware's own slowdown on. " +
+		Detail:  "{entity} {is|was} {margin} its temperature limit.",
+		Rule:    "{entity} or its memory is {margin} its temperature limit.",
+		Action:  "Check the fans, the temperature of the air at the inlet, and the airflow.",
+		Cause: "At the limit the GPU slows itself down; the alert is critical once the hardware slows it down. " +
 			"The memory has a limit of its own. The alert is info if three quarters of the host's GPUs are as hot " +
-			"(nvgpu_hot_aisle), because the room's air is the cause, and no GPU. It is also info if the GPU is as " +
+			"(nvgpu_hot_aisle), because the cause is the air in the room, not a GPU. It is also info if the GPU is as " +
 			"hot as it used to be at its power (nvgpu_hot_place), because its place is the cause; GPUThermalThrottle " +
 			"reports lost work.",
 	},
@@ -125,7 +125,7 @@ var thermalChecks = []*Check{
 		Summary: "Heat holds the GPU's clocks down.",
 		Detail:  "Heat slowed {entity} down for {percent} of 5 minutes.",
 		Rule:    "Heat slowed {entity} down for {percent} of the last minutes.",
-		Action:  "Check fans, the inlet's temperature and the airflow.",
+		Action:  "Check the fans, the temperature of the air at the inlet, and the airflow.",
 		Cause:   "A moment of throttling is normal at full load; a share of the time is lost work.",
 	},
 	{
@@ -146,7 +146,7 @@ var thermalChecks = []*Check{
 		Summary: "The power brake holds the GPU's clocks down.",
 		Rule:    "The power brake of {entity} was on for {percent} of the time lately.",
 		Action:  "Look at the power supplies and the rack's power.",
-		Cause: "The power brake is a signal from outside of the GPU: a supply failed or is overloaded. If half of the " +
+		Cause: "The power brake is a signal from outside the GPU: a supply failed or is overloaded. If half of the " +
 			"host's GPUs have it, the alert is for the node.",
 	},
 	{
@@ -171,7 +171,8 @@ var thermalChecks = []*Check{
 		Detail:  "{entity} {is|was} {count:degree|degrees} Celsius above its peers.",
 		Rule:    "{entity} or its memory is {count:degree|degrees} Celsius above its peers.",
 		Action:  "Look at its airflow, its heat sink and the thermal paste.",
-		Cause:   "Compared with GPUs of the same model, power cap and load on this host; needs four.",
+		Cause: "The GPU is compared with others of the same model, power cap and load on this host. The check needs " +
+			"four such GPUs.",
 	},
 	{
 		ID: "temp_rise", Alert: "GPUTemperatureRise", Class: incident.HardwareFault,
@@ -183,8 +184,8 @@ var thermalChecks = []*Check{
 		Action:  "Look at its airflow, its heat sink, the thermal paste and its fans.",
 		Cause: "The agent learns the temperature of a GPU at each power: ten minutes make a mean, which then follows " +
 			"ever more slowly, by two degrees a day once it is a day old. The present temperature must exceed those " +
-			"of all powers. The host's other GPUs show the effect of the air, so a host's only GPU is not judged. A GPU " +
-			"that sits in warm air has always done so: GPUTemperatureOutlier is about those.",
+			"of all powers. The host's other GPUs show the effect of the air, so a host's only GPU is not judged. " +
+			"GPUTemperatureOutlier reports a GPU that has always been in warmer air.",
 	},
 	{
 		ID: "power_outlier", Alert: "GPUPowerOutlier", Class: incident.HardwareFault, Shadow: true,
@@ -220,7 +221,8 @@ var thermalChecks = []*Check{
 		Action:  "See what holds its clock down, or has locked it: nvidia-smi -q -d PERFORMANCE,CLOCK.",
 		Cause: "One slow GPU holds up a whole job that waits for all of them. The GPU is compared with GPUs of the " +
 			"same model and power limit on this host that are as busy with the same workloads and hold as much " +
-			"memory; this needs four GPUs. At the limit, only those count that have the same activity and are there, too.",
+			"memory; this needs four GPUs. A GPU at its power limit is compared only with " +
+			"GPUs that are at theirs and have the same activity.",
 	},
 	{
 		ID: "memory_clock", Alert: "GPUMemoryClockLow", Class: incident.HardwareFault,

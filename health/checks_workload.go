@@ -63,7 +63,7 @@ var workloadChecks = []*Check{
 		ID: "hung_job", Alert: "WorkloadHangSuspected", Class: incident.ComputeTimeout,
 		Levels: []Level{{Severity: incident.Warning, When: Value(derived.WorkloadWait, "by", "workload").
 			Optional().AtLeast(1)}},
-		Summary: "A workload seems to hang: GPUs of it are busy for long and get nothing done.",
+		Summary: "A workload seems to hang: some of its GPUs have been busy for a long time and get nothing done.",
 		Detail:  "{entity} {has|had} spun on several of its GPUs for longer than a wait may last.",
 		Action:  "Ask the owner; py-spy or cuda-gdb show what its ranks wait for.",
 		Cause: "They spin, as GPUKernelHangSuspected describes. Ranks also do so while a checkpoint is written. The " +
@@ -163,10 +163,10 @@ var workloadChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Value(workloads.QuotaBackend, "resource", "memory",
 			"backend", "none", "by", "tenant").Above(0), For: of(3, 3)}},
 		Summary: "A tenant's cap of GPU memory is not in force.",
-		Detail:  "Nobody {holds|held} the cap of {entity}, a percentage: the size of the GPU's memory {is|was} not known.",
+		Detail:  "Nothing {holds|held} {entity} to its cap, a percentage, because the size of the GPU's memory {is|was} not known.",
 		Action:  "Write the cap in bytes, such as memory: 40 GiB. The log of the enforcer has the reason.",
-		Cause: "The cap is a percentage, and neither NVML nor CUDA tells how much memory the GPU has. NVML does not tell it " +
-			"of GPUs that use the host's memory, such as GB10. Until then the tenant may take all of it.",
+		Cause: "The cap is a percentage, and neither NVML nor CUDA tells how much memory the GPU has. NVML does not report it " +
+			"for GPUs that use the host's memory, such as GB10. Until then the tenant may take all of it.",
 	},
 	{
 		ID: "unhooked", Alert: "UnhookedProcess",
@@ -219,7 +219,7 @@ var workloadChecks = []*Check{
 		Summary: "A suspended workload does not get its GPU memory back.",
 		Detail:  "{entity} {has|had} been waiting for its GPU memory for {time}.",
 		Action:  "Make room on the GPU: suspend another workload, or end one that is not needed.",
-		Cause: "The log of the enforcer has the reason. Its memory is in host memory, and the GPU has no room for it now, or the driver does not answer. The " +
+		Cause: "The workload's memory is in host memory, and the GPU has no room for it now, or the driver does not answer: the log of the enforcer has the reason. The " +
 			"enforcer tries again every 2 s to a minute. nvgpu_suspend_refusals_total counts the attempts that failed, by " +
 			"reason.",
 	},
@@ -230,8 +230,8 @@ var workloadChecks = []*Check{
 		Detail:  "A workload {has|had} been waiting for memory of {entity} for {time}.",
 		Action: "Move a workload to another GPU, or raise the priority of the one that waits; gpusteward status names those " +
 			"that are suspended.",
-		Cause: "The workloads on the GPU have a higher priority or a guarantee of memory, or more of them take turns than " +
-			"the turn leaves time for.",
+		Cause: "The workloads on the GPU have a higher priority or a guarantee of memory, or so many of them take " +
+			"turns that each waits for longer than an hour.",
 	},
 	{
 		ID: "suspend_broken", Alert: "SuspendBroken",

@@ -15,10 +15,10 @@ import (
 
 // Metrics of the engine's judgement.
 var (
-	Status = collectors.Gauge("nvgpu_health_status", "Health of the GPU: 0 is well, 1 degraded (a warning), 2 "+
+	Status = collectors.Gauge("nvgpu_health_status", "Health of the GPU: 0 is healthy, 1 degraded (a warning), 2 "+
 		"failed (critical or worse). Faults of workloads and tenants do not count. Absent while it is not known.")
 	NodeStatus = collectors.HostGauge("nvgpu_node_health_status", "Health of the node, the worst of its GPUs and "+
-		"of the checks on the node itself: 0 is well, 1 degraded, 2 failed. Absent while it is not known.")
+		"of the checks on the node itself: 0 is healthy, 1 degraded, 2 failed. Absent while it is not known.")
 	CheckFailing = collectors.Gauge("nvgpu_health_check_failing",
 		"Whether the check fails for the GPU, or for the node if gpu is empty.", "check")
 	CheckUnknown = collectors.Gauge("nvgpu_health_checks_unknown",

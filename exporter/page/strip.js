@@ -116,7 +116,7 @@ function healthNote(worst, all, gpus, theirs) {
   else if (all.length) words.push(all.some((f) => f.recovered) ? "a fault is over" : `${plural(all.length, "notice")}`);
   else if (worst === "unknown") words.push("not all is known");
   if (theirs) words.push(`${theirs} of jobs and tenants`);
-  return words.join("; ") || "the hardware is well";
+  return words.join("; ") || "the hardware is healthy";
 }
 
 export class Strip {
