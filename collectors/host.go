@@ -89,7 +89,7 @@ type state struct {
 // Reasons for the lack of a driver, in addition to NVML's errors.
 var (
 	ErrOpening = errors.New("the driver is being opened")
-	ErrDrained = errors.New("drained: gpusteward resume takes the driver again")
+	ErrDrained = errors.New("drained: gpusteward resume lets the agent use the driver again")
 	ErrHanging = errors.New("a driver call has not returned")
 	// ErrNoGPUs is the reason that nothing is read of an open driver.
 	ErrNoGPUs = errors.New("the driver has no GPUs: nvidia-smi -L shows none either. See lspci -d 10de: for those of the " +

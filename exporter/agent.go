@@ -75,8 +75,11 @@ func atSocket(err error, socket, do string) error {
 	var r statusError
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return unreached{fmt.Sprintf("%v at %s: is gpusteward running, with this --runtime.dir%s?", ErrNoAgent, socket,
-			map[bool]string{true: " and enforcer.enabled"}[!strings.HasSuffix(socket, "/"+ControlSocket)]), errors.Join(ErrNoAgent, err)}
+		text := fmt.Sprintf("%v at %s: is gpusteward running, with this --runtime.dir?", ErrNoAgent, socket)
+		if !strings.HasSuffix(socket, "/"+ControlSocket) {
+			text = fmt.Sprintf("no enforcer answers at %s: is it running, with this --runtime.dir and enforcer.enabled: true?", socket)
+		}
+		return unreached{text, errors.Join(ErrNoAgent, err)}
 	case errors.Is(err, fs.ErrPermission):
 		return unreached{fmt.Sprintf("only root and the agent's own user may %s: no permission on %s", do, socket), err}
 	case errors.Is(err, context.DeadlineExceeded):
@@ -146,7 +149,7 @@ func AskProfile(ctx context.Context, runtimeDir string, p ProfileRequest) ([]byt
 // whole returns an error if the URL of a server has no scheme.
 func whole(url string) error {
 	if !strings.Contains(url, "://") {
-		return fmt.Errorf("it is not like http://%s", url)
+		return fmt.Errorf("the address lacks http:// or https://, as in http://%s", url)
 	}
 	return nil
 }

@@ -95,7 +95,7 @@ func TestFleetState(t *testing.T) {
 func TestFleetErrorsNameTheRemedy(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ url, want string }{
-		{"prometheus:9090", "--url=prometheus:9090: it is not like http://prometheus:9090"},
+		{"prometheus:9090", "--url=prometheus:9090: the address lacks http:// or https://, as in http://prometheus:9090"},
 		{nowhere(t), "no Prometheus answers at http://127.0.0.1:"},
 		{strings.Replace(answering(t, 401, ""), "//", "//me:secret@", 1), "requires authentication: --http.config.file=FILE"},
 		{answering(t, 404, "404 page not found\x1b"), "404 page not found\ufffd: is --url the address of its API"},

@@ -407,14 +407,14 @@ func subject(r *http.Request) (gpu, workload string, err error) {
 	query := r.URL.Query()
 	for name, values := range query {
 		if name != "gpu" && name != "workload" {
-			return "", "", fmt.Errorf("%s: unknown parameter; gpu and workload are known", name)
+			return "", "", fmt.Errorf("there is no parameter %q; the parameters are gpu and workload", name)
 		}
 		if len(values) > 1 || values[0] == "" {
-			return "", "", fmt.Errorf("%s: is empty or given twice", name)
+			return "", "", fmt.Errorf("%s is empty or given twice", name)
 		}
 	}
 	if len(query) != 1 {
-		return "", "", errors.New("either gpu, an index or a UUID, or workload, a name, is required")
+		return "", "", errors.New("give gpu, an index or a UUID, or workload, a name, but not both")
 	}
 	return query.Get("gpu"), query.Get("workload"), nil
 }

@@ -76,7 +76,7 @@ func TestStatusErrorsNameTheRemedy(t *testing.T) {
 	}{
 		{nowhere(t), []string{"no agent answers at http://127.0.0.1:",
 			"is gpusteward running? --url takes another address", "refused"}},
-		{"node7:9836", []string{"no agent answers at node7:9836", "it is not like http://node7:9836"}},
+		{"node7:9836", []string{"no agent answers at node7:9836", "lacks http:// or https://, as in http://node7:9836"}},
 		{"http://[::1", []string{"no agent answers at http://[::1", "missing ']'"}},
 		{secret, []string{"requires authentication", "as root", "me:xxxxx@"}},
 		{answering(t, 403, ""), []string{"requires authentication"}},

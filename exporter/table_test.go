@@ -88,7 +88,7 @@ var states = map[string]func() State{
 		s.put(collectors.DriverUp, 0)
 		s.put(collectors.Drained, 1)
 		s.put(collectors.DevicesExpected, 8)
-		return s.state(func(s *State) { s.Host.NotReady = "drained: gpusteward resume takes the driver again" })
+		return s.state(func(s *State) { s.Host.NotReady = "drained: gpusteward resume lets the agent use the driver again" })
 	},
 	"no_driver": func() State {
 		var s samples

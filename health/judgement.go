@@ -70,7 +70,7 @@ func (j *Judgement) Narrow(checks, without, gpus []string) {
 		j.GPUs = slices.DeleteFunc(slices.Clone(all), func(g Health) bool { return unnamed(gpus, g.GPU, g.UUID) })
 		for _, name := range gpus {
 			if !slices.ContainsFunc(all, func(g Health) bool { return name == g.GPU || name == g.UUID }) {
-				j.GPUs = append(j.GPUs, Health{GPU: name, Status: incident.Unknown, Reason: "is not there"})
+				j.GPUs = append(j.GPUs, Health{GPU: name, Status: incident.Unknown, Reason: "is not on this host"})
 			}
 		}
 	}

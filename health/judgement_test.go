@@ -216,7 +216,7 @@ func TestNarrow(t *testing.T) {
 		"a check":           {[]string{"hot"}, nil, incident.Degraded, []string{"hot"}, ""},
 		"a check and a GPU": {[]string{"hot"}, []string{"0"}, incident.Degraded, []string{"hot"}, ""},
 		"neither":           {[]string{"gpu_lost"}, []string{"0"}, incident.OK, nil, ""},
-		"a GPU that is not": {[]string{"gpu_lost"}, []string{"0", "7"}, incident.Unknown, nil, "GPU 7 is not there"},
+		"a GPU that is not": {[]string{"gpu_lost"}, []string{"0", "7"}, incident.Unknown, nil, "GPU 7 is not on this host"},
 		"one that is down":  {[]string{"hot"}, []string{"1"}, incident.Unknown, nil, "GPU 1 does not answer: gpu is lost"},
 	} {
 		j := judged(slices.Clone(all)...)

@@ -208,8 +208,8 @@ func (p *Policy) checkTies() error {
 				continue
 			}
 			if example, tie := e.tie(o); tie {
-				return fmt.Errorf("%s.select[%d]: it and %s.select[%d] select a process of %s, for %s and %s, and "+
-					"neither is more specific: write more of a name in one, or add a key to one", p.table.key(e.tenant),
+				return fmt.Errorf("%s.select[%d]: this and %s.select[%d] both fit a process of %s, for %s and %s, and "+
+					"neither is more specific: write a longer pattern in one, or add a key to it", p.table.key(e.tenant),
 					e.at, p.table.key(o.tenant), o.at, example, p.table.Rules[e.tenant].Name,
 					p.table.Rules[o.tenant].Name)
 			}

@@ -106,7 +106,7 @@ func TestTiesAreErrors(t *testing.T) {
 			Selector{Users: []string{"no-such-user"}}, `users "no-such-user"`},
 	} {
 		err := table(row("first", c.a), row("second", c.b)).Check()
-		if want := "tenants[1].select[0]: it and tenants[0].select[0] select a process of " + c.want +
+		if want := "tenants[1].select[0]: this and tenants[0].select[0] both fit a process of " + c.want +
 			", for second and first, and"; c.want != "" &&
 			(err == nil || !strings.HasPrefix(err.Error(), want)) {
 			t.Errorf("%s: %v; want %s", name, err, want)

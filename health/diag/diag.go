@@ -114,7 +114,7 @@ func (t *test) survey(ctx context.Context) error {
 	}
 	for _, name := range t.Options.GPUs {
 		if !slices.ContainsFunc(gpus, func(g GPU) bool { return g.named(name) }) {
-			return fmt.Errorf("GPU %s is not there", name)
+			return fmt.Errorf("GPU %s is not on this host", name)
 		}
 	}
 	for _, g := range gpus {

@@ -131,7 +131,7 @@ func TestDiagTestsNamedGPUs(t *testing.T) {
 	}{
 		{h200s(2), Options{GPUs: []string{"1"}}, "1 ok"},
 		{h200s(3), Options{GPUs: []string{"GPU-2", "0"}}, "0 ok, 2 ok"},
-		{h200s(2), Options{GPUs: []string{"0", "7"}}, "GPU 7 is not there"},
+		{h200s(2), Options{GPUs: []string{"0", "7"}}, "GPU 7 is not on this host"},
 		{h200s(0), Options{}, "there is no GPU"},
 		{h200s(1), Options{Patience: -1}, "the GPU did not finish survey in 0s"},
 		{busy, Options{}, "0 unknown it is in use by processes 1, 2, 3, 2 more, 1 ok"},

@@ -52,8 +52,8 @@ var parameters = map[string]func(f *Filter, text string) string{
 	"class": func(f *Filter, s string) string { return setName(&f.Class, s, incident.Classes) },
 	"severity": func(f *Filter, s string) string {
 		if f.Severity.UnmarshalText([]byte(s)) != nil {
-			return fmt.Sprintf("one of %v", []incident.Severity{incident.None, incident.Info, incident.Warning,
-				incident.Critical, incident.Emergency})
+			return oneOf([]incident.Severity{incident.None, incident.Info, incident.Warning, incident.Critical,
+				incident.Emergency})
 		}
 		return ""
 	},
@@ -107,9 +107,14 @@ func setTime(t *time.Time, s string) string {
 	return "a time such as 2026-01-31T12:00:00Z, a Unix time in seconds, or how long ago, such as 15m"
 }
 
+// oneOf says that a value is one of several names.
+func oneOf[T any](names []T) string {
+	return "one of " + strings.ReplaceAll(strings.Trim(fmt.Sprint(names), "[]"), " ", ", ")
+}
+
 func setName[T ~string](v *T, s string, names []T) string {
 	if !slices.Contains(names, T(s)) {
-		return fmt.Sprintf("one of %v", names)
+		return oneOf(names)
 	}
 	*v = T(s)
 	return ""

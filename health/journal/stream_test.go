@@ -46,7 +46,7 @@ func TestEventsOverHTTP(t *testing.T) {
 		t.Errorf("%s, %v", w.Body, err)
 	}
 	for query, want := range map[string]string{
-		"?severity=bad":       `severity: "bad" is not one of [none`,
+		"?severity=bad":       `severity: "bad" is not one of none, `,
 		"?sevrity=warning":    `there is no parameter "sevrity"`,
 		"?follow=always":      `follow: "always" is not 1 or 0`,
 		"?follow=1&until=15m": "until: a stream has no end",

@@ -44,7 +44,7 @@ func newPoster(address string, o Options) (*poster, error) {
 	user := u.User
 	u.User = nil
 	if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return nil, fmt.Errorf("%q is not like http://host:9093", u)
+		return nil, fmt.Errorf("%q is not an address such as http://host:9093", u)
 	}
 	c, transport := o.HTTP, o.transport
 	if user != nil {

@@ -22,7 +22,7 @@ func TestNotifierRefusesBadOptions(t *testing.T) {
 		want string
 	}{
 		{urls: []string{"http://am0:9093", "am1:9093"},
-			want: `alertmanagers[1]: "am1:9093" is not like http://host:9093`},
+			want: `alertmanagers[1]: "am1:9093" is not an address such as http://host:9093`},
 		{urls: []string{""}, want: "alertmanagers[0]: "},
 		{urls: []string{"http://am0?x=1"}, want: "alertmanagers[0]: "},
 		{urls: []string{"http://am0#x"}, want: "alertmanagers[0]: "},

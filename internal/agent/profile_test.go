@@ -35,7 +35,7 @@ func TestProfile(t *testing.T) {
 	check("1 --format=x", exitUsage, nil, `--format: there is no value "x"; choose from table, pprof, trace, json`)
 	check("", exitUsage, nil, `WORKLOAD: it is empty`)
 	check("99999999999", exitUsage, nil, `WORKLOAD: "99999999999" is no PID`)
-	check("1", 1, nil, "profile: no agent answers at "+filepath.Join(dir, exporter.CrashSocket)+": is gpusteward running, with this --runtime.dir and enforcer.enabled?\n")
+	check("1", 1, nil, "profile: no enforcer answers at "+filepath.Join(dir, exporter.CrashSocket)+": is it running, with this --runtime.dir and enforcer.enabled: true?\n")
 	check("1 --output="+dir, 1, nil, "is not a file")
 	check("1 --output="+dir+"/typo/file", 1, nil, "profile: --output: stat "+dir+"/typo: no such file or directory")
 	_, terminal := openTerminal(t)

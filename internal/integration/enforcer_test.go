@@ -231,8 +231,8 @@ func TestSuspendCommands(t *testing.T) {
 	}{
 		{[]string{dir, "suspend", "unit:x.service"}, "the GPUs are simulated"},
 		{[]string{dir, "resume-process", "unit:x.service"}, `no workload "unit:x.service" is suspended`},
-		{[]string{"--runtime.dir=" + t.TempDir(), "suspend", "7"}, "and enforcer.enabled?"},
-		{[]string{dir, "suspend"}, "required argument 'WORKLOAD'"},
+		{[]string{"--runtime.dir=" + t.TempDir(), "suspend", "7"}, "and enforcer.enabled: true?"},
+		{[]string{dir, "suspend"}, "<WORKLOAD> is missing"},
 	} {
 		if status, out, said := gpusteward(t, c.args...); status == 0 || !strings.Contains(said, c.want) || out != "" {
 			t.Errorf("%q: exit status %d, %q, %q; want %q", c.args, status, out, said, c.want)
