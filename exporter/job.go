@@ -165,7 +165,7 @@ func (h Hang) text(place string) string {
 	if h.Rank != "" && h.Rank != "-1" {
 		process = fmt.Sprintf("rank %s on %s", h.Rank, place)
 	}
-	text := fmt.Sprintf("hangs for %s because of %s: %s", age(time.Duration(h.Seconds*float64(time.Second))), process,
+	text := fmt.Sprintf("has hung for %s because of %s: %s", age(time.Duration(h.Seconds*float64(time.Second))), process,
 		h.What)
 	if h.Where != "" {
 		text += "; it stands at " + h.Where

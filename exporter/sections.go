@@ -135,7 +135,7 @@ func (st style) jobs(s State) grid {
 				worse(field{fmt.Sprintf("waits %.0f%% for rank %s", 100*j.Straggler.Ratio, j.Straggler.Rank), 2, yellow})
 			}
 			if j.Hang != nil {
-				worse(field{"hangs for " + age(time.Duration(j.Hang.Seconds*float64(time.Second))), 3, red})
+				worse(field{"hung for " + age(time.Duration(j.Hang.Seconds*float64(time.Second))), 3, red})
 			}
 		}
 		if !found {

@@ -46,7 +46,7 @@ type checkFlags struct {
 func checkCommand(app *kingpin.Application, f *flags) (*kingpin.CmdClause, *checkFlags) {
 	c := new(checkFlags)
 	cmd := app.Command("check", "Check the health of the host once. The command prints the agent's verdict. If "+
-		"no agent answers, it opens the driver and observes the GPUs for some seconds. The exit status is 0 for "+
+		"no agent answers, it opens the driver and observes the GPUs for a few seconds. The exit status is 0 for "+
 		"healthy, 1 for a warning, 2 for critical or worse, and 3 for unknown or a usage error. Informational "+
 		"findings, checks in shadow mode and faults of workloads and tenants are shown, but do not affect it. For Slurm, "+
 		"/usr/libexec/gpusteward/healthcheck.sh as HealthCheckProgram drains a critical node. For "+

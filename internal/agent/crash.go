@@ -26,7 +26,7 @@ type crashFlags struct {
 func crashCommand(app *kingpin.Application) (*kingpin.CmdClause, *crashFlags) {
 	c := new(crashFlags)
 	cmd := app.Command("crash", "List the crashes of programs under the hook, or show one: the memory that a faulty "+
-		"address was in, the kernels in flight, and the last launches and allocations. Everybody sees the crashes of his "+
+		"address was in, the kernels in flight, and the last launches and allocations. Users see the crashes of their "+
 		"own programs, and root sees all.")
 	cmd.Flag("json", "Write JSON.").BoolVar(&c.json)
 	cmd.Arg("ID", "Crash, as the list has it.").IntVar(&c.id)

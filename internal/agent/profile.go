@@ -31,7 +31,7 @@ type profileFlags struct {
 func profileCommand(app *kingpin.Application, f *flags) (*kingpin.CmdClause, *profileFlags) {
 	p := new(profileFlags)
 	cmd := app.Command("profile", "Show which kernels take the GPU time of a live program under the hook. The program "+
-		"continues meanwhile: one launch in many is timed, and all are counted. Everybody sees his own programs, and root "+
+		"continues meanwhile: one launch in many is timed, and all are counted. Users see their own programs, and root "+
 		"sees all.")
 	cmd.Flag("seconds", fmt.Sprintf("Time for which the program is observed, 1 to %d.", mostSeconds)).Default("10").
 		SetValue(&p.seconds)
