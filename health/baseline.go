@@ -18,7 +18,7 @@ import (
 var ConfigDrift = collectors.Gauge("nvgpu_config_drift",
 	"Whether a setting of the GPU is not the expected one. It was changed while a workload ran, and not on all GPUs of "+
 		"the model; or most GPUs of the model have another value. An acknowledgement makes the value the expected one. "+
-		"The labels have both, as people say them: \"500 W\", \"off\".", "setting",
+		"The labels value and expected have both, such as \"500 W\" or \"off\".", "setting",
 	"value", "expected")
 
 // A baseline is the settings of a GPU that an operator sets.

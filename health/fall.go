@@ -10,7 +10,7 @@ import (
 
 // BelowPeak shows falls to the checks.
 var BelowPeak = collectors.Gauge("nvgpu_below_peak",
-	"How far the metric of the label is below its highest value so far: 1 for a link or a port that was up once and is "+
+	"How far the metric that the label names is below its highest value so far: 1 for a link or a port that was up once and is "+
 		"down. A restart of the agent or of the host does not forget the highest value; an acknowledgement does.",
 	"metric", "link", "device")
 

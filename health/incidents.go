@@ -15,7 +15,7 @@ import (
 var (
 	RecentIncidents = collectors.Gauge("nvgpu_recent_incidents",
 		"Incidents within the window of the check or level that counts them, also from before a restart of the agent. "+
-			"One that only a reset ends counts until a reset, a reboot or an acknowledgement, if a check is about it.",
+			"One that only a reset ends counts until a reset, a reboot or an acknowledgement, if a check judges it.",
 		"count", "workload", "device")
 	IncidentsTotal = collectors.Counter("nvgpu_incidents_total",
 		"Incidents since the agent started, by the class of the fault: one for each fault, whatever the number of "+

@@ -20,13 +20,13 @@ var (
 		"1 for a GPU that is handed to a virtual machine: bound to vfio-pci or its like.")
 	DevicesAway   = collectors.HostGauge("nvgpu_devices_away", "GPUs that are handed to virtual machines.")
 	DevicesAbsent = collectors.HostGauge("nvgpu_devices_absent",
-		"GPUs on the PCI bus that the driver does not list and that are not withheld from the agent, and places for GPUs "+
-			"that are empty on a baseboard with NVSwitches (it has two, four, eight or sixteen) outside of virtual "+
-			"machines, unless that was acknowledged.")
+		"GPUs that seem to be missing: those on the PCI bus that the driver does not list and that are not withheld from "+
+			"the agent, and, outside of virtual machines, empty places of a baseboard with NVSwitches, which has two, four, "+
+			"eight or sixteen. Acknowledged ones do not count.")
 	Settling = collectors.Gauge("nvgpu_settling",
-		"1 for the first 5 minutes after the GPU was reset or its driver loaded anew: its links train.")
+		"1 for the first 5 minutes after the GPU was reset or its driver loaded anew, while its links train.")
 	Booting = collectors.HostGauge("nvgpu_host_booting",
-		"1 for the first 5 minutes after the host was booted: its ports get their carriers.")
+		"1 for the first 5 minutes after the host was booted, while its ports come up.")
 	Reloading = collectors.HostGauge("nvgpu_driver_reloading",
 		"1 while the driver may be reloading: for 10 minutes after it was unloaded, or for 3 after it ceased to "+
 			"answer for GPUs that it drives or that had work a minute before.")

@@ -47,18 +47,19 @@ var (
 
 	RankCollectives = rankCounter("nvgpu_rank_collectives_total", "Collectives of the communicator that the rank called.")
 	RankMeasured    = rankCounter("nvgpu_rank_collectives_measured_total",
-		"Those of the rank's collectives whose time on the GPU was measured.")
+		"Collectives of the rank whose time on the GPU was measured.")
 	RankSeconds = rankCounter("nvgpu_rank_collective_seconds_total",
 		"Seconds that the measured collectives took on the GPU, with the wait for other ranks; "+
 			"the rank that comes last has the least.")
 	RankPaused = rankCounter("nvgpu_rank_paused_seconds_total",
-		"Those of the seconds that were in collectives longer than the median step: another rank saved, or compiled.")
+		"Seconds of nvgpu_rank_collective_seconds_total in collectives longer than the median step: another rank saved, or "+
+			"compiled.")
 
 	JobHang = collectors.Gauge("nvgpu_job_hang",
-		"Seconds since the workload, which hangs, last got on; the GPU, the rank, the reason and the place are of "+
+		"Seconds since a workload that hangs last made progress; the GPU, the rank, the reason and the place are those of "+
 			"the process for which the others wait.", "tenant", "workload", "rank", "reason", "where").Explain("reason", wire.HangReasons)
 	WorkloadUnread = collectors.Gauge("nvgpu_workload_unread_seconds",
-		"Seconds for which input of the workload, which serves clients, has waited unread, unaccepted or unanswered "+
+		"Seconds for which input of a workload that serves clients has waited unread, unaccepted or unanswered "+
 			"while it neither used its GPU nor computed; 0 while none waits.", "tenant", "workload")
 )
 

@@ -9,8 +9,8 @@ import (
 
 // JobStraggler names the ranks for which others on the host wait.
 var JobStraggler = collectors.Gauge("nvgpu_job_straggler_ratio",
-	"Part of a step that the other ranks on the host wait longer in collectives than this one, which comes last again "+
-		"and again, by the cause; absent if no rank does.", "tenant", "workload", "rank", "cause").
+	"Part of a step by which the other ranks on the host wait longer in collectives than this rank, which comes last "+
+		"again and again, by cause; absent if no rank does.", "tenant", "workload", "rank", "cause").
 	Explain("cause", wire.StragglerCauses)
 
 const maxStragglers = 64

@@ -15,7 +15,7 @@ var (
 			"the host's other GPUs.")
 	HotPlace = collectors.Gauge("nvgpu_hot_place",
 		"1 if the GPU is no hotter than it used to be at its power, or if the host's other GPUs have become as much "+
-			"hotter: its place is the cause, and no fault.")
+			"hotter: the cause is its place, not a fault.")
 )
 
 // Limits of places.

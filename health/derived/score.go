@@ -19,7 +19,8 @@ var (
 		"Faults of the class, weighted by severity, with more weight for those in a row; half of it is gone after an "+
 			"hour.", "class")
 	LemonScore = collectors.Gauge("nvgpu_lemon_score",
-		"Faults that no tenant caused, at most one an hour and the worst of it; an eighth is left after 30 days.")
+		"Faults that no tenant caused, weighted by severity. Of each hour only the worst counts, and after 30 days an "+
+			"eighth of its weight is left.")
 )
 
 // Limits of scores.

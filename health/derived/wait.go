@@ -17,10 +17,10 @@ import (
 // and then continue.
 var (
 	Spinning = collectors.Gauge("nvgpu_spinning", "1 while the GPU is 100 % busy, draws less than two fifths of the "+
-		"power that it may draw at its clock, and moves no data; 0 where nvgpu_workload_wait_ratio is about it.")
+		"power that it may draw at its clock, and moves no data; 0 while nvgpu_workload_wait_ratio covers it.")
 	WorkloadWait = collectors.HostGauge("nvgpu_workload_wait_ratio",
-		"Time for which most GPUs of a workload with several spin, or two or half of them while others work, as a part "+
-			"of the longest allowed; 0 while it gets work done.", "workload")
+		"Time for which the GPUs of a workload have spun, as a part of the longest time allowed: most of them, or two or "+
+			"half of them while others work. 0 while it gets work done.", "workload")
 )
 
 // Limits of a GPU that spins. Small models, steps that are bound by
