@@ -80,10 +80,10 @@ func Exec(o ExecOptions, stderr io.Writer) (status int, err error) {
 	switch {
 	case fatal: // it would end at once, or print an error and end
 		library = ""
-		fmt.Fprintf(stderr, "gpusteward: %s %s: the hook cannot be loaded, it and all that it starts run without a quota\n",
+		fmt.Fprintf(stderr, "gpusteward: %s %s: the hook cannot be loaded, so it and all that it starts run without a quota\n",
 			path, why)
 	case why != "":
-		fmt.Fprintf(stderr, "gpusteward: %s %s: the hook cannot see it, it runs without a quota\n", path, why)
+		fmt.Fprintf(stderr, "gpusteward: %s %s: the hook cannot see it, so it runs without a quota\n", path, why)
 	}
 	asks := cmp.Or(o.Tenant, os.Getenv(envTenant))
 	welcome, err := taken(o.Socket, asks, o.Require || o.Observe)
@@ -187,7 +187,7 @@ func taken(socket, tenant string, required bool) (w wire.Welcome, _ error) {
 		refused.Decode(payload)
 		return w, fmt.Errorf("the broker at %s refuses: %s", socket, wire.Text(refused.Text[:]))
 	case h.Type != wire.TypeWelcome:
-		return w, fmt.Errorf("no broker at %s: its answer is no WELCOME", socket)
+		return w, fmt.Errorf("no broker at %s: something else answers there", socket)
 	}
 	w.Decode(payload)
 	return w, nil

@@ -153,7 +153,7 @@ class Card {
   }
 
   #reason(gpu, since, job) {
-    if (since) return `The GPU is gone since ${clock(new Date(since))}; these are its last readings.`;
+    if (since) return `The GPU has been gone since ${clock(new Date(since))}; these are its last readings.`;
     const faults = failing(gpu.faults);
     const words = [];
     if (!gpu.up) words.push(`Not read: ${down(gpu.reason)}.`);

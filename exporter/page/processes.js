@@ -59,7 +59,7 @@ export class Processes {
     shown(this.table, all.processes.length > 0);
     shown(this.note, !all.listed || all.all !== all.processes.length || all.all === 0);
     text(this.note, !all.listed
-      ? "The agent lists no processes: collectors.per_process in its configuration allows it."
+      ? "The agent lists no processes: set collectors.per_process: true in its configuration."
       : all.all === 0 ? "No process." : `The ${all.processes.length} with the most memory, of ${all.all}.`);
   }
 

@@ -45,7 +45,7 @@ const minute = (time) => clock(new Date(time)).slice(0, 5);
 const whys = {
   gpu_is_lost: "fallen off the bus",
   not_listed: "no longer listed by the driver",
-  unknown: "the driver says nothing of it",
+  unknown: "the driver says nothing about it",
 };
 
 // down says why a GPU is not up.

@@ -23,12 +23,12 @@ function* notes(state) {
     yield {
       id: "driver",
       severity: "critical",
-      words: "The driver is gone or does not answer; what is shown of the GPUs may be missing.",
+      words: "The driver is gone or does not answer: readings of the GPUs may be missing.",
     };
   if (!host.drained && host.not_ready && state.gpus.length)
     yield { id: "not-ready", severity: "warning", words: `Not ready: ${host.not_ready}` };
   if (host.broker_up === false)
-    yield { id: "broker", severity: "critical", words: "The broker does not answer: quotas are not enforced by time." };
+    yield { id: "broker", severity: "critical", words: "The broker does not answer: quotas of GPU time may not be enforced." };
 }
 
 const ops = { ">": "above", ">=": "from", "<": "below", "<=": "up to", "==": "at", "!=": "unless at" };

@@ -70,7 +70,7 @@ func (n *observedHost) named(gpu string) (incident.Entity, error) {
 		}
 		known = append(known, e.GPU)
 	}
-	return incident.Entity{}, fmt.Errorf("this host has no GPU %q, but %s", gpu, cmp.Or(strings.Join(known, ", "), "none"))
+	return incident.Entity{}, fmt.Errorf("this host has no GPU %q; its GPUs: %s", gpu, cmp.Or(strings.Join(known, ", "), "none"))
 }
 
 // maintenance returns how alerts name the host.

@@ -89,7 +89,7 @@ func TestDrainAndResume(t *testing.T) {
 	a.well(0, 1)
 	before := a.threads()
 	for _, c := range []struct{ flag, want string }{{"--silence=soon", "is not a duration"}, {"--gpu=1", "needs --silence"},
-		{"--gpu=9", `no GPU "9", but 0, 1`}} {
+		{"--gpu=9", `no GPU "9"; its GPUs: 0, 1`}} {
 		if status, said := f.command("drain", c.flag); status != 1 || !strings.Contains(said, c.want) {
 			t.Errorf("drain %s: exit status %d: %s", c.flag, status, said)
 		}
