@@ -23,7 +23,7 @@ func stuck(reason string) *Signal { return Value(collectors.WorkerStuck, "reason
 var hangs = stuck("nvml.*").Is(1).And(Value(Starved).Is(0))
 
 // recovery is the sentence for the driver's recovery action.
-const recovery = "The driver {asks|asked} to {recovery}, because of {entity}."
+const recovery = "For {entity} the driver {asks|asked} to {recovery}."
 
 // reported is the sentence for an incident of a GPU.
 const reported = "The driver or the kernel reported about {entity}: {event}."
@@ -108,7 +108,7 @@ var driverChecks = []*Check{
 			{Severity: incident.Critical, When: hangs, For: of(7, 7)},
 		},
 		Summary: "A driver call on the GPU does not return.",
-		Detail:  "{entity} {does|did} not answer the agent's call{labels}.",
+		Detail:  "A call of the driver on {entity} {does|did} not return{labels}.",
 		Action:  "End the processes that use the GPU, and reset it; if they do not end, reboot.",
 		Cause: "Other GPUs are still read. The alert is info at first, and " +
 			"critical after a minute, because another tool holds the driver's lock for less. It is critical at once " +
