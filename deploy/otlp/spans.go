@@ -82,8 +82,9 @@ func newProcess(socket string) *process {
 		}}}}
 }
 
-// push pushes all that is new. What the receiver does not take stays with the agent, as long as that has room.
-func (p *process) push(ctx context.Context, to otlptrace.Client, of *described.Resource) error {
+// push pushes all that is new. What the receiver does not take stays with the agent, as long as that has room. A span that
+// cannot be read is dropped, and keeps no other one back.
+func (p *process) push(ctx context.Context, to otlptrace.Client, of *described.Resource) (wrong error) {
 	for missed := uint64(0); ; {
 		var answer struct { // gpusteward's span.Answer
 			Spans        []json.RawMessage
@@ -98,15 +99,17 @@ func (p *process) push(ctx context.Context, to otlptrace.Client, of *described.R
 		}
 		if missed += answer.Missed; len(answer.Spans) == 0 {
 			if missed > 0 {
-				return fmt.Errorf("the agent dropped %d before they were read: lower tracing.sample or OTEL_BSP_SCHEDULE_DELAY", missed)
+				return errors.Join(wrong, fmt.Errorf("the agent dropped %d before they were read: lower tracing.sample or "+
+					"OTEL_BSP_SCHEDULE_DELAY", missed))
 			}
-			return nil
+			return wrong
 		}
 		batch := &trace.ScopeSpans{Scope: &common.InstrumentationScope{Name: "gpusteward"}}
 		for _, text := range answer.Spans {
 			one := new(trace.Span)
 			if err := protojson.Unmarshal(text, one); err != nil {
-				return fmt.Errorf("read a span: %w", err)
+				wrong = fmt.Errorf("a span is dropped: %w", err)
+				continue
 			}
 			batch.Spans = append(batch.Spans, one)
 		}

@@ -7,6 +7,7 @@ package span
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -136,6 +137,9 @@ func (s *Span) End(failed string, tags ...any) {
 	s.Failed, s.Took, s.Tags = failed, time.Since(s.Began), map[string]any{}
 	for ; len(tags) > 1; tags = tags[2:] {
 		value := tags[1]
+		if n, is := value.(uint64); is { // what a program asked for, and OTLP has no larger number
+			value = min(n, math.MaxInt64)
+		}
 		if text, is := value.(string); is && len(text) > longest {
 			value = strings.ToValidUTF8(strings.Clone(text[:longest]), "")
 		}

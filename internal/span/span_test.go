@@ -60,12 +60,12 @@ func TestASpanIsRecordedOnce(t *testing.T) {
 	r := on(1)
 	whole := r.Begin("whole", Parent{})
 	part := r.Begin("part", whole.Child())
-	part.End("busy", "tenant", strings.Repeat("é", 60), "none", "", "pid", 7)
+	part.End("busy", "tenant", strings.Repeat("é", 60), "none", "", "pid", 7, "bytes", uint64(1<<64-1))
 	part.End("twice")
 	whole.End("")
 	p, w := r.Read(0).Spans[0], r.Read(0).Spans[1]
 	fixture.If(t, p.Trace != w.Trace || w.Trace == [16]byte{} || p.Parent.ID != w.ID || w.Parent.ID != [8]byte{} || w.ID == p.ID, "%+v, %+v", p, w)
-	fixture.If(t, p.Failed != "busy" || w.Failed != "" || len(p.Tags) != 2 || p.Tags["tenant"] != strings.Repeat("é", 32), "%+v", p)
+	fixture.If(t, p.Failed != "busy" || w.Failed != "" || len(p.Tags) != 3 || p.Tags["tenant"] != strings.Repeat("é", 32) || p.Tags["bytes"] != uint64(1<<63-1), "%+v", p)
 }
 
 // TestTheOldestSpansAreDropped reads more spans than are kept, and those of the next process.
