@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -71,6 +72,8 @@ type owner struct {
 	asks        rate // for statistics
 	spans       rate
 	pages       rate // that its sessions got
+
+	last sync.Mutex // of the last look at a trace
 }
 
 // inNameOf returns the owner of a process by its user and cgroup.

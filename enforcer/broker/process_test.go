@@ -311,6 +311,35 @@ func TestTracesOfAnOwnerAreShownInTurn(t *testing.T) {
 		"the sessions that were shown: %v", all)
 }
 
+// TestLastLooksComeOneByOne: sessions of an owner that end at once have others who look wait for one of them at most. A
+// broker that ends waits for none.
+func TestLastLooksComeOneByOne(t *testing.T) {
+	var looks, most, ended atomic.Int64
+	b, held := fixture.Value(New(Options{Socket: socket(t), Policy: book{}, MaxPerPID: 99, Observe: func(one Traced) {
+		if one.Ends {
+			most.Store(max(most.Load(), looks.Add(1)))
+			for began := time.Now(); time.Since(began) < lookTime/2; {
+			}
+			looks.Add(-1)
+			ended.Add(1)
+		}
+	}}))(t), []*client{}
+	end := fixture.Running(t, b.Run)
+	for range 8 {
+		h := hello("a", 1)
+		h.Leases, h.Trace = 1, 1
+		c := connect(t, b.options.Socket)
+		c.hello(wire.TypeHello, h)
+		held = append(held, c)
+	}
+	for _, c := range held[:6] {
+		c.close()
+	}
+	fixture.Eventually(t, "six last looks", func() bool { return ended.Load() == 6 })
+	end()
+	fixture.If(t, most.Load() != 1 || ended.Load() != 6, "%d last looks, %d at once", ended.Load(), most.Load())
+}
+
 // A process leaves its trace empty, and says that it is full: to look takes no page, and none stays when the session ends.
 func TestHolesOfATraceCostNothing(t *testing.T) {
 	seen := make(chan int, 100)

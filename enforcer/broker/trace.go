@@ -29,11 +29,27 @@ func (t *trace) open(leases []byte, file io.ReaderAt, crash bool) {
 	}
 }
 
-// close precedes the end of the mapping.
+// close precedes the end of the mapping. The last look at a trace has all that the process noted lately, and who looks
+// at others waits for it: so those of an owner come one after the other, and take a part of the time if they are long.
+// A broker that ends has none, as its processes go on.
 func (t *trace) close(s *session) {
 	t.mu.Lock()
+	there := t.m.There()
+	t.mu.Unlock()
+	if there {
+		s.owner.last.Lock()
+		began := time.Now()
+		defer func() {
+			rest := time.Duration(0)
+			if took := time.Since(began); took > lookTime {
+				rest = took * (observeInterval/lookTime - 1)
+			}
+			time.AfterFunc(rest, s.owner.last.Unlock)
+		}()
+	}
+	t.mu.Lock() // after the other mutex: meanwhile the trace is shown as before
 	defer t.mu.Unlock()
-	if t.m.There() {
+	if t.m.There() && !s.b.over() {
 		s.b.options.Observe(s.traced(true))
 	}
 	t.m, t.c = wire.Trace{}, wire.Crash{}
