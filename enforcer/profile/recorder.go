@@ -23,7 +23,8 @@ const (
 	mostSessions = 16                   // of one process
 	mostKernels  = 4096                 // of one process that are told apart
 	mostNames    = 256                  // kernels that are named at one look
-	mostSamples  = 1024                 // of one kernel that are kept for its P99
+	mostSamples  = 1024                 // of one kernel that are kept for its P99,
+	mostTimes    = 1 << 16              // and of all: a minute has half as many
 	mostSpans    = 20_000               // the first ones
 	mostSpanName = 128                  // bytes of a span's name
 )
@@ -57,6 +58,7 @@ type run struct {
 	tallies  map[kernel]*tally
 	spans    bool // are wanted:
 	all      []Span
+	times    int // samples that are kept
 	launches uint64
 	lost     uint64
 	once     sync.Once
@@ -269,7 +271,8 @@ func (r *run) take(s *session, t broker.Traced, e wire.Event, named *int) {
 	}
 }
 
-// sample takes the time of a launch that was timed. Of the times of a kernel, mostSamples are kept by chance.
+// sample takes the time of a launch that was timed. Of the times of a kernel, mostSamples are kept by chance, or fewer if
+// there are too many in all.
 func (r *run) sample(t broker.Traced, e wire.Event, took time.Duration) {
 	one := r.tallies[kernel{t.Session, e.ID, true, e.GPU}]
 	if one == nil {
@@ -280,9 +283,10 @@ func (r *run) sample(t broker.Traced, e wire.Event, took time.Duration) {
 	}
 	one.samples++
 	one.sum += took
-	if len(one.some) < mostSamples {
+	if len(one.some) < mostSamples && r.times < mostTimes {
+		r.times++
 		one.some = append(one.some, took)
-	} else if i := rand.IntN(one.samples); i < mostSamples {
+	} else if i := rand.IntN(one.samples); i < len(one.some) {
 		one.some[i] = took
 	}
 	r.span(Span{Kind: SpanKernel, Name: one.name, GPU: one.gpu}, e.At-int64(took), took)
@@ -336,7 +340,9 @@ func (r *run) kernels() []Kernel {
 		if one.samples > 0 {
 			slices.Sort(one.some)
 			k.Mean = one.sum.Seconds() / float64(one.samples)
-			k.P99 = one.some[len(one.some)*99/100].Seconds()
+			if n := len(one.some); n > 0 {
+				k.P99 = one.some[n*99/100].Seconds()
+			}
 			k.Total = k.Mean * float64(k.Launches)
 		}
 		total += k.Total

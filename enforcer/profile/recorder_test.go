@@ -55,6 +55,15 @@ func TestWhatWasTimed(t *testing.T) {
 	}
 	fixture.AtMost(t, len(r.tallies), mostKernels, "kernels")
 	fixture.Equal(t, r.launches, 9+2*mostSpans+2*mostKernels, "launches")
+	for i := range uint32(mostTimes + mostSamples) { // the last kernel has room for none
+		note(wire.EventTimed, i/mostSamples, 2, 0)
+		note(wire.EventTook, 1, 2, 0)
+	}
+	times := 0
+	for _, one := range r.tallies {
+		times += len(one.some)
+	}
+	fixture.AtMost(t, times, mostTimes, "times of %d kernels", len(r.kernels()))
 }
 
 // TestProfilesAreBounded: a user has one of a process. Each switches the hook's timing on and off.
