@@ -71,13 +71,13 @@ func (e *Enforcer) Profile(ctx context.Context, uid uint32, pid int, workload st
 	return p, err
 }
 
-// hooked returns the processes with a session.
-func (e *Enforcer) hooked() (pids []int) {
+// hooked returns the parties of the processes with a session.
+func (e *Enforcer) hooked() map[int]string {
+	parties := map[int]string{}
 	for _, s := range e.broker.Sessions() {
-		pids = append(pids, s.PID)
+		parties[s.PID] = s.Party
 	}
-	slices.Sort(pids)
-	return slices.Compact(pids)
+	return parties
 }
 
 // glance observes a process for a moment.

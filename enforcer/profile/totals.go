@@ -16,10 +16,10 @@ import (
 // Bounds of totals.
 const (
 	glance     = time.Second      // for so long a program is observed,
-	round      = 20 * time.Second // and again about so much later
+	round      = 20 * time.Second // and again about so much later, but no sooner than after half of that
 	top        = 10               // kernels of a workload on a GPU that are shown, of
 	mostNamed  = 64               // that are known by name
-	mostPlaces = 256              // workloads on GPUs
+	mostPlaces = 256              // workloads on GPUs; a party has no more than are free
 	mostLabel  = 200              // bytes of a name
 	keepTotals = 10 * time.Minute // after the last program of a workload was seen
 )
@@ -38,12 +38,14 @@ type place struct{ tenant, workload, gpu string }
 
 // totalsOf are the totals of a workload on a GPU.
 type totalsOf struct {
+	party   string             // see procs.Party
 	seconds map[string]float64 // by name
 	seen    time.Time
 }
 
-// Keep observes programs until ctx ends. pids returns those that can be observed now, and observe observes one.
-func (t *Totals) Keep(ctx context.Context, pids func() []int, observe func(ctx context.Context, pid int, d time.Duration) (Profile, error)) {
+// Keep observes programs until ctx ends. pids returns those that can be observed now, with their parties (procs.Party),
+// and observe observes one.
+func (t *Totals) Keep(ctx context.Context, pids func() map[int]string, observe func(ctx context.Context, pid int, d time.Duration) (Profile, error)) {
 	next := time.NewTimer(0)
 	defer next.Stop()
 	for {
@@ -55,7 +57,7 @@ func (t *Totals) Keep(ctx context.Context, pids func() []int, observe func(ctx c
 		all := pids()
 		if pid, since, ok := t.next(all, time.Now()); ok {
 			if p, err := observe(ctx, pid, glance); err == nil { // else another profile of it runs, or it has ended
-				t.add(p, since, time.Now())
+				t.add(p, all[pid], since, time.Now())
 			}
 		}
 		// Chance keeps a program whose work repeats from being seen in one part of it alone.
@@ -63,15 +65,24 @@ func (t *Totals) Keep(ctx context.Context, pids func() []int, observe func(ctx c
 	}
 }
 
-// next returns the process that was not observed for the longest time, and that time, 0 if it never was.
-func (t *Totals) next(pids []int, now time.Time) (pid int, since time.Duration, ok bool) {
+// next returns a process to observe, and the time since it was observed, 0 if it never was. It is of the party that was
+// not observed for the longest time, and the one in it: so a user with many processes waits for himself alone.
+func (t *Totals) next(pids map[int]string, now time.Time) (pid int, since time.Duration, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	was := t.observed
+	was, last, first := t.observed, map[string]time.Time{}, map[string]int{}
 	t.observed = map[int]time.Time{}
-	for _, p := range pids {
+	for p, party := range pids {
 		t.observed[p] = was[p]
-		if !ok || was[p].Before(was[pid]) {
+		if was[p].After(last[party]) {
+			last[party] = was[p]
+		}
+		if one, is := first[party]; !is || was[p].Before(was[one]) {
+			first[party] = p
+		}
+	}
+	for party, p := range first {
+		if now.Sub(was[p]) >= round/2 && (!ok || last[party].Before(last[pids[pid]])) {
 			pid, ok = p, true
 		}
 	}
@@ -85,22 +96,29 @@ func (t *Totals) next(pids []int, now time.Time) (pid int, since time.Duration, 
 	return pid, since, true
 }
 
-// add adds what a profile found, as if it had lasted for the time since the one before.
-func (t *Totals) add(p Profile, since time.Duration, now time.Time) {
+// add adds what a profile of a party's process found, as if it had lasted for the time since the one before.
+func (t *Totals) add(p Profile, party string, since time.Duration, now time.Time) {
 	if p.Workload == "" || p.Seconds <= 0 {
 		return
 	}
 	scale := max(since.Seconds(), p.Seconds) / p.Seconds
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	own := 0
+	for _, of := range t.places {
+		if of.party == party {
+			own++
+		}
+	}
 	for _, k := range p.Kernels {
 		at := place{p.Tenant, p.Workload, k.GPU}
 		of := t.places[at]
 		switch {
-		case k.GPU == "" || k.Samples == 0 || of == nil && len(t.places) >= mostPlaces:
+		case k.GPU == "" || k.Samples == 0 || of == nil && own >= mostPlaces-len(t.places):
 			continue
 		case of == nil:
-			if of = (&totalsOf{seconds: map[string]float64{}}); t.places == nil {
+			own++
+			if of = (&totalsOf{party: party, seconds: map[string]float64{}}); t.places == nil {
 				t.places = map[place]*totalsOf{}
 			}
 			t.places[at] = of

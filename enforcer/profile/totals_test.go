@@ -19,7 +19,7 @@ func TestTotals(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
 		looks := map[int]int{}
-		all.Keep(ctx, func() []int { return []int{1, 2, 3} }, func(_ context.Context, pid int, d time.Duration) (Profile, error) {
+		all.Keep(ctx, func() map[int]string { return map[int]string{1: "1", 2: "1", 3: "1"} }, func(_ context.Context, pid int, d time.Duration) (Profile, error) {
 			time.Sleep(d)
 			if looks[pid]++; pid == 3 {
 				return Profile{}, ErrRuns
@@ -40,5 +40,27 @@ func TestTotals(t *testing.T) {
 		fixture.If(t, top10[1].Kernel != "k19" && top10[1].Kernel != "k39" && top10[1].Kernel != "k59", "the second is %v", top10[1])
 		fixture.Equal(t, len(all.places[place{"a", "w1", "G"}].seconds), mostNamed, "names are kept:")
 		fixture.Equal(t, len(all.Top(time.Now().Add(keepTotals+time.Second))), 0, "kernels of workloads that are gone:")
+	})
+}
+
+// TestAUserWithManyProgramsHidesNoOther: nor does one with as many workloads.
+func TestAUserWithManyProgramsHidesNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all Totals
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
+		defer cancel()
+		pids, looks := map[int]string{}, map[int]int{}
+		for pid := range 1000 {
+			pids[pid+2] = "many"
+		}
+		all.Keep(ctx, func() map[int]string { return pids }, func(_ context.Context, pid int, d time.Duration) (Profile, error) {
+			time.Sleep(d)
+			looks[pid]++
+			if len(looks) == 500 { // the other one has all that there is
+				pids[1] = "one"
+			}
+			return Profile{Tenant: "a", Workload: fmt.Sprint("w", pid), Seconds: 1, Kernels: []Kernel{{Name: "k", GPU: "G", Samples: 1, Total: 1}}}, nil
+		})
+		fixture.If(t, looks[1] < 60 || all.places[place{"a", "w1", "G"}] == nil, "%d looks at the other's program, in %d places", looks[1], len(all.places))
 	})
 }
