@@ -175,19 +175,21 @@ func (c *Control) listen() (net.Listener, error) {
 
 // Bounds of a shared socket. Root's are not bounded.
 const (
-	maxOfUser      = 4  // connections of one user that may be open,
-	maxOfUsers     = 64 // and of all users
-	requestsOfUser = 64 // a second, and at once: further ones wait. As many connections: further ones are closed
-	restAfterClose = time.Millisecond
+	maxOfUser      = 4                // connections of one user that may be open,
+	maxOfUsers     = 64               // and of all users
+	requestsOfUser = 64               // a second, and at once: further ones wait. As many connections: further ones are closed
+	workOnRefusals = time.Millisecond // until it rests
 )
 
-// A shared listener refuses connections of users who have too many. It then rests, so that refusals take a small part of
-// a processor.
+// A shared listener refuses connections of users who have too many. It then rests for as long as it worked on that, so
+// that refusals take half of a processor at most. Others wait behind connections that are to be refused: 0.3 s for the
+// 4096 that the kernel keeps.
 type shared struct {
 	net.Listener
-	users Users
-	calls requests
-	whose func(procfs string, pid int, uid uint32) string
+	worked time.Duration // on refusals since it rested
+	users  Users
+	calls  requests
+	whose  func(procfs string, pid int, uid uint32) string
 }
 
 // Accept waits for the next connection that is not too many.
@@ -197,7 +199,7 @@ func (s *shared) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		who := peerOf(conn)
+		began, who := time.Now(), peerOf(conn)
 		if who.err == nil && who.uid != 0 {
 			who.user = s.whose("/proc", who.pid, uint32(who.uid))
 		}
@@ -205,7 +207,10 @@ func (s *shared) Accept() (net.Conn, error) {
 			return &counted{UnixConn: conn.(*net.UnixConn), user: who.user, end: sync.OnceFunc(func() { s.users.leave(who.user) })}, nil
 		}
 		_ = conn.Close()
-		time.Sleep(restAfterClose)
+		if s.worked += time.Since(began); s.worked >= workOnRefusals {
+			time.Sleep(s.worked)
+			s.worked = 0
+		}
 	}
 }
 
@@ -463,10 +468,15 @@ func order(ctx context.Context, path, action string, arguments url.Values) (*htt
 	return overSocket(path).Do(r)
 }
 
-// overSocket returns a client that sends every request to a Unix socket.
+// overSocket returns a client that sends every request to a Unix socket. It asks again while others fill the queue there.
 func overSocket(path string) *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
+		DialContext: func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
+			for end := time.Now().Add(controlTime); ; time.Sleep(10 * time.Millisecond) {
+				conn, err = new(net.Dialer).DialContext(ctx, "unix", path)
+				if !errors.Is(err, syscall.EAGAIN) || ctx.Err() != nil || time.Now().After(end) {
+					return conn, err
+				}
+			}
 		}}}
 }

@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"gpusteward/internal/fixture"
 	"gpusteward/internal/procs"
 )
@@ -276,9 +278,28 @@ func TestAUserIsOneAtASharedSocket(t *testing.T) {
 		served += ask(dial(100_000+uid), 1)
 	}
 	fixture.Equal(t, served, maxOfUser, "connections of a user under many UIDs")
+	began := time.Now()
+	for range 2000 {
+		dial(100_000).Close()
+	}
+	ask(dial(0), 1)
+	fixture.AtMost(t, time.Since(began), 2*time.Second, "to be refused 2000 times, and others wait for it, took")
 	for uid, atLeast := range map[int]time.Duration{7: time.Second / 2, 0: 0} {
 		began, n := time.Now(), requestsOfUser*3/2
 		fixture.Equal(t, ask(dial(uid), n), n, "answers to user %d", uid)
 		fixture.AtLeast(t, time.Since(began), atLeast, "%d requests of user %d took", n, uid)
 	}
+}
+
+// TestACrowdedSocketIsAskedAgain: others fill the queue, which is of one connection, until the server takes them.
+func TestACrowdedSocketIsAskedAgain(t *testing.T) {
+	path := filepath.Join(fixture.ShortDir(t), "s")
+	l := fixture.Value(net.Listen("unix", path))(t)
+	defer l.Close()
+	raw := fixture.Value(l.(*net.UnixListener).SyscallConn())(t)
+	fixture.Must(t, raw.Control(func(fd uintptr) { _ = unix.Listen(int(fd), 0) }))
+	defer fixture.Value(net.Dial("unix", path))(t).Close()
+	time.AfterFunc(20*time.Millisecond, func() { _ = http.Serve(l, http.NotFoundHandler()) })
+	answer := fixture.Value(overSocket(path).Get("http://agent/"))(t)
+	fixture.Must(t, answer.Body.Close())
 }

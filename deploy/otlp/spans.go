@@ -77,8 +77,13 @@ type process struct {
 
 func newProcess(socket string) *process {
 	return &process{socket: socket, client: http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		DialContext: func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
+			for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+				conn, err = new(net.Dialer).DialContext(ctx, "unix", socket)
+				if !errors.Is(err, syscall.EAGAIN) || time.Now().After(end) { // else others fill the queue
+					return conn, err
+				}
+			}
 		}}}}
 }
 
