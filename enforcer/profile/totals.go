@@ -20,7 +20,7 @@ const (
 	top        = 10               // kernels of a workload on a GPU that are shown, of
 	mostNamed  = 64               // that are known by name
 	mostPlaces = 256              // workloads on GPUs; a party has no more than are free
-	mostLabel  = 200              // bytes of a name
+	mostLabel  = 128              // bytes of a name: what is behind them is cut off of a label, and no two kernels may have one
 	keepTotals = 10 * time.Minute // after the last program of a workload was seen
 )
 

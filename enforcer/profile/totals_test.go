@@ -3,6 +3,7 @@ package profile
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,13 +19,14 @@ func TestTotals(t *testing.T) {
 		var all Totals
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
-		looks := map[int]int{}
+		looks, slow := map[int]int{}, strings.Repeat("s", 128) // as long as a label
 		all.Keep(ctx, func() map[int]string { return map[int]string{1: "1", 2: "1", 3: "1"} }, func(_ context.Context, pid int, d time.Duration) (Profile, error) {
 			time.Sleep(d)
 			if looks[pid]++; pid == 3 {
 				return Profile{}, ErrRuns
 			}
-			p := Profile{Tenant: "a", Workload: fmt.Sprint("w", pid), Seconds: 1, Kernels: []Kernel{{Name: "slow", GPU: "G", Samples: 9, Total: 0.5},
+			p := Profile{Tenant: "a", Workload: fmt.Sprint("w", pid), Seconds: 1, Kernels: []Kernel{
+				{Name: slow + "1", GPU: "G", Samples: 9, Total: 0.2}, {Name: slow + "2", GPU: "G", Samples: 9, Total: 0.3},
 				{Name: "unsampled", GPU: "G"}, {Name: "nowhere", Samples: 9, Total: 1}}}
 			for i := range 2 * mostNamed {
 				p.Kernels = append(p.Kernels, Kernel{Name: fmt.Sprint("k", i), GPU: "G", Samples: 1, Total: 0.001 * float64(i%20+1)})
@@ -35,7 +37,7 @@ func TestTotals(t *testing.T) {
 		top10 := all.Top(time.Now())
 		fixture.Equal(t, len(top10), 2*top, "kernels of two workloads are shown:")
 		for _, k := range []wire.KernelStats{top10[0], top10[top]} {
-			fixture.If(t, k.Kernel != "slow" || k.Seconds < 270 || k.Seconds > 305, "half of ten minutes is %+v", k)
+			fixture.If(t, k.Kernel != slow || k.Seconds < 270 || k.Seconds > 305, "half of ten minutes is %+v", k)
 		}
 		fixture.If(t, top10[1].Kernel != "k19" && top10[1].Kernel != "k39" && top10[1].Kernel != "k59", "the second is %v", top10[1])
 		fixture.Equal(t, len(all.places[place{"a", "w1", "G"}].seconds), mostNamed, "names are kept:")
