@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"gpusteward/collectors"
@@ -226,7 +227,7 @@ func (j *jobs) put(out *collectors.Readings, s *wire.EnforcerStats, index map[st
 			slowest[name] = w.Slowdown
 		}
 	}
-	for i, name := range slices.SortedFunc(maps.Keys(sums), job.compare) {
+	for i, name := range byTurns(slices.SortedFunc(maps.Keys(sums), job.compare), func(j *job) job { return *j }) {
 		if i >= maxJobs {
 			out.Drop(JobSteps)
 			continue
@@ -256,19 +257,25 @@ func (j *jobs) put(out *collectors.Readings, s *wire.EnforcerStats, index map[st
 	for _, k := range s.Kernels {
 		out.Set(WorkloadKernels, k.Seconds, index[k.GPU], k.GPU, k.Tenant, k.Workload, k.Kernel)
 	}
-	putStragglers(out, s.Stragglers, index)
+	putStragglers(out, byTurns(s.Stragglers, func(r *wire.StragglerStats) job { return job{tenant: r.Tenant, workload: r.Workload} }), index)
 }
 
 func (j job) compare(o job) int {
 	return cmp.Or(cmp.Compare(j.gpu, o.gpu), cmp.Compare(j.tenant, o.tenant), cmp.Compare(j.workload, o.workload))
 }
 
-// byTurns returns rows with the first of each workload before the second of any. Not all may be shown, and who
+// whose returns what the containers of a user or a pod have in common.
+func (j job) whose() job {
+	of, _, _ := strings.Cut(j.workload, "/")
+	return job{tenant: j.tenant, workload: of}
+}
+
+// byTurns returns rows with the first of each job, pod or user before the second of any. Not all may be shown, and who
 // has many must not hide those of others.
 func byTurns[T any](all []T, of func(*T) job) []T {
 	n, turns := map[job]int{}, [][]T{}
 	for i := range all {
-		whose := of(&all[i])
+		whose := of(&all[i]).whose()
 		if n[whose] == len(turns) {
 			turns = append(turns, nil)
 		}

@@ -133,18 +133,24 @@ func TestManyJobsAreBounded(t *testing.T) {
 	fixture.Equal(t, zero == 0 && shown, true, "w1 is shown with 0:")
 }
 
-// TestNobodysManyHideOthers shows the rank and the hang of a job beside more of another one than are shown.
+// TestNobodysManyHideOthers shows the rank and the hang of a job beside more of a user's containers than are shown.
 func TestNobodysManyHideOthers(t *testing.T) {
 	var s wire.EnforcerStats
 	for i := range 400 {
-		one := stepped(i, map[bool]string{true: "few", false: "many"}[i == 399], 1)
+		name := fmt.Sprint("container:1000/", i)
+		if i == 399 {
+			name = "few"
+		}
+		one := stepped(i, name, 1)
 		one.Communicators = []wire.CommunicatorStats{{ID: "c", Rank: i}}
 		s.Jobs = append(s.Jobs, one)
 		s.Hangs = append(s.Hangs, wire.HangStats{Tenant: "t", Workload: one.Workload, GPU: "G", Rank: i, Reason: "absent"})
+		s.Stragglers = append(s.Stragglers, wire.StragglerStats{Tenant: "t", Workload: one.Workload, GPU: "G", Rank: i})
 	}
 	got, _ := readJobs(t, newJobs(), time.Now(), s)
 	for _, name := range []string{`nvgpu_rank_collectives_total{communicator="c",gpu="0",rank="399",tenant="t",uuid="G",workload="few"}`,
-		`nvgpu_job_hang{gpu="0",rank="399",reason="absent",tenant="t",uuid="G",where="",workload="few"}`} {
+		`nvgpu_job_hang{gpu="0",rank="399",reason="absent",tenant="t",uuid="G",where="",workload="few"}`,
+		`nvgpu_job_stepping{gpu="0",tenant="t",uuid="G",workload="few"}`, `nvgpu_job_straggler_ratio{cause="",gpu="0",rank="399",tenant="t",uuid="G",workload="few"}`} {
 		_, shown := got[name]
 		fixture.If(t, !shown, "%s is hidden", name)
 	}
