@@ -118,7 +118,7 @@ var (
 // Limits on an answer of the broker.
 const (
 	brokerPatience = time.Second
-	maxBrokerStats = 4 << 20 // bytes
+	maxBrokerStats = 16 << 20 // bytes: 1024 processes with steps and hangs have half as many
 )
 
 var _ = collectors.Register(collectors.Collector{

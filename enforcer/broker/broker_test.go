@@ -412,8 +412,14 @@ func TestSocket(t *testing.T) {
 
 func TestStatsMessage(t *testing.T) {
 	t.Parallel()
-	b := start(t, Options{}, func(b *Broker) { b.timing.hello = 500 * time.Millisecond })
+	names := &wire.EnforcerStats{Kernels: []wire.KernelStats{{Kernel: "a<b>"}}} // that programs chose, as they did versions
+	b := start(t, Options{Enforcer: func() *wire.EnforcerStats { return names }}, func(b *Broker) { b.timing.hello = 500 * time.Millisecond })
 	dial(t, b, "a", 1).take(5)
+	for i := range 2 * mostVersions {
+		h := hello("a", 1)
+		copy(h.Hook[:], fmt.Sprint("1.", i))
+		connect(t, b.options.Socket).hello(wire.TypeHello, h)
+	}
 	c := connect(t, b.options.Socket)
 	for range 2 {
 		typ, p := c.ask(wire.TypeStats, nil)
@@ -421,8 +427,11 @@ func TestStatsMessage(t *testing.T) {
 		file := os.NewFile(uintptr(c.fd), "stats")
 		c.fd = -1
 		var got wire.Stats
-		fixture.Must(t, json.NewDecoder(file).Decode(&got))
+		text := fixture.Value(io.ReadAll(file))(t)
 		file.Close()
+		fixture.Must(t, json.Unmarshal(text, &got))
+		fixture.Contains(t, string(text), "a<b>", "a name of a kernel")
+		fixture.If(t, len(got.Hooks) != mostVersions+1 || got.Hooks[0].Sessions != mostVersions+1, "hooks: %+v", got.Hooks)
 		fixture.If(t, len(got.Tenants) != 1 || got.Tenants[0].MemoryUsed != 5 || got.Sessions["observing"] != 1 ||
 			got.GPUs[0].GPU != "GPU-00000000-0000-0000-0000-000000000001", "statistics: %+v", got)
 	}

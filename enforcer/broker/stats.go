@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -106,8 +107,7 @@ func (b *Broker) Stats() wire.Stats {
 	}
 	b.mu.Unlock()
 	gpus := b.shared()
-	all.Hooks = slices.AppendSeq(all.Hooks, maps.Values(hooks))
-	slices.SortFunc(all.Hooks, func(x, y wire.HookStats) int { return cmp.Compare(x.Version, y.Version) })
+	all.Hooks = versions(hooks)
 	slices.SortFunc(gpus, func(x, y *gpu) int { return cmp.Compare(x.uuid, y.uuid) })
 	b.times.do(func() { b.times.scheduler.Look(b.times.now) })
 	b.times.mu.Lock()
@@ -118,6 +118,25 @@ func (b *Broker) Stats() wire.Stats {
 	if enforcer := b.options.Enforcer; enforcer != nil {
 		all.Enforcer = enforcer()
 	}
+	return all
+}
+
+// mostVersions bounds the versions of hooks that are told apart: a program says what it likes.
+const mostVersions = 16
+
+// versions returns the hooks by version. Of too many, those with the fewest sessions are one, whose name no program has.
+func versions(hooks map[string]wire.HookStats) []wire.HookStats {
+	all := slices.SortedFunc(maps.Values(hooks), func(x, y wire.HookStats) int {
+		return cmp.Or(cmp.Compare(y.Sessions, x.Sessions), cmp.Compare(x.Version, y.Version))
+	})
+	if len(all) > mostVersions {
+		others := wire.HookStats{Version: "(others)", ABI: abi}
+		for _, h := range all[mostVersions:] {
+			others.Sessions, others.Unknown = others.Sessions+h.Sessions, max(others.Unknown, h.Unknown)
+		}
+		all = append(all[:mostVersions], others)
+	}
+	slices.SortFunc(all, func(x, y wire.HookStats) int { return cmp.Compare(x.Version, y.Version) })
 	return all
 }
 
@@ -201,9 +220,11 @@ func (s *session) stats(fd int, m *mail, h wire.Header, _ []byte) *refusal {
 	}
 	out := os.NewFile(uintptr(file), "gpusteward-stats")
 	defer func() { _ = out.Close() }()
-	text, err := json.Marshal(s.b.Stats())
-	if err == nil {
-		_, err = out.WriteAt(text, 0) // the reader shares the position
+	text := new(bytes.Buffer)
+	encoder := json.NewEncoder(text)
+	encoder.SetEscapeHTML(false) // a program that chooses names would make the answer six times as long
+	if err = encoder.Encode(s.b.Stats()); err == nil {
+		_, err = out.WriteAt(text.Bytes(), 0) // the reader shares the position
 	}
 	if err == nil {
 		_, err = unix.FcntlInt(uintptr(file), unix.F_ADD_SEALS,
