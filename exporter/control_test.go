@@ -300,6 +300,5 @@ func TestACrowdedSocketIsAskedAgain(t *testing.T) {
 	fixture.Must(t, raw.Control(func(fd uintptr) { _ = unix.Listen(int(fd), 0) }))
 	defer fixture.Value(net.Dial("unix", path))(t).Close()
 	time.AfterFunc(20*time.Millisecond, func() { _ = http.Serve(l, http.NotFoundHandler()) })
-	answer := fixture.Value(overSocket(path).Get("http://agent/"))(t)
-	fixture.Must(t, answer.Body.Close())
+	fixture.Must(t, fixture.Value(overSocket(path).Get("http://agent/"))(t).Body.Close())
 }

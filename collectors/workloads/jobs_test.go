@@ -137,11 +137,7 @@ func TestManyJobsAreBounded(t *testing.T) {
 func TestNobodysManyHideOthers(t *testing.T) {
 	var s wire.EnforcerStats
 	for i := range 400 {
-		name := fmt.Sprint("container:1000/", i)
-		if i == 399 {
-			name = "few"
-		}
-		one := stepped(i, name, 1)
+		one := stepped(i, map[bool]string{true: "few", false: fmt.Sprint("container:1000/", i)}[i == 399], 1)
 		one.Communicators = []wire.CommunicatorStats{{ID: "c", Rank: i}}
 		s.Jobs = append(s.Jobs, one)
 		s.Hangs = append(s.Hangs, wire.HangStats{Tenant: "t", Workload: one.Workload, GPU: "G", Rank: i, Reason: "absent"})

@@ -315,25 +315,22 @@ func TestTracesOfAnOwnerAreShownInTurn(t *testing.T) {
 // broker that ends waits for none.
 func TestLastLooksComeOneByOne(t *testing.T) {
 	var looks, most, ended atomic.Int64
-	b, held := fixture.Value(New(Options{Socket: socket(t), Policy: book{}, MaxPerPID: 99, Observe: func(one Traced) {
+	b, h := fixture.Value(New(Options{Socket: socket(t), Policy: book{}, MaxPerPID: 99, Observe: func(one Traced) {
 		if one.Ends {
 			most.Store(max(most.Load(), looks.Add(1)))
-			for began := time.Now(); time.Since(began) < lookTime/2; {
+			for began := time.Now(); time.Since(began) < lookTime; {
 			}
-			looks.Add(-1)
 			ended.Add(1)
+			looks.Add(-1)
 		}
-	}}))(t), []*client{}
+	}}))(t), hello("a", 1)
 	end := fixture.Running(t, b.Run)
-	for range 8 {
-		h := hello("a", 1)
-		h.Leases, h.Trace = 1, 1
+	h.Leases, h.Trace = 1, 1
+	for i := range 8 {
 		c := connect(t, b.options.Socket)
-		c.hello(wire.TypeHello, h)
-		held = append(held, c)
-	}
-	for _, c := range held[:6] {
-		c.close()
+		if c.hello(wire.TypeHello, h); i < 6 {
+			c.close()
+		}
 	}
 	fixture.Eventually(t, "six last looks", func() bool { return ended.Load() == 6 })
 	end()

@@ -39,6 +39,9 @@ var moves = []move{
 	{"sessions that come and go", 3, func(p *hostilePeer) {
 		p.busy(func() { c := p.dial(); c.hello(wire.TypeHello, "", p.gpu); c.close() })
 	}, nil},
+	{"sessions as fast as they are given, which ask for absurd numbers", 2, func(p *hostilePeer) {
+		p.busy(func() { c := p.dial().opens(""); c.send(wire.TypeReserve, &wire.Memory{Bytes: p.Uint64()}); c.close() })
+	}, nil},
 	{"connections without end", 3, func(p *hostilePeer) { p.busy(func() { p.dial().close() }) }, nil},
 	{"connections that say nothing", 2, func(p *hostilePeer) { p.many(30, func(*line) {}) }, nil},
 	{"half a frame", 2, func(p *hostilePeer) {
