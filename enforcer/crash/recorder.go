@@ -31,7 +31,7 @@ const (
 	mostEnded    = 16               // sessions that ended, and may yet have an XID,
 	keepEnded    = 10 * time.Second // for so long; and signs of one crash come within it
 	mostTaken    = 32               // snapshots; an owner has no more than are free
-	mostEarly    = 16               // XIDs of no known session
+	mostEarly    = 64               // XIDs of no known session, mostXIDs of one process
 	mostWrites   = 4                // records written at one Look
 	mostGraphs   = 16               // that are named in one snapshot
 	mostInFlight = 3                // kernels and graphs that InFlight names,
@@ -368,7 +368,15 @@ func (r *Recorder) xid(line host.Record) {
 		}
 	}
 	if last == nil && age < time.Second || last != nil && last.ended != 0 && now-last.ended < int64(time.Second) {
-		r.early = append(r.early[max(0, len(r.early)-mostEarly+1):], line)
+		own := 0
+		for _, other := range r.early {
+			if o, _ := host.ParseFault(other.Text); o.PID == f.PID {
+				own++
+			}
+		}
+		if own < mostXIDs {
+			r.early = append(r.early[max(0, len(r.early)-mostEarly+1):], line)
+		}
 		return
 	}
 	if last == nil || last.told || len(last.record.XIDs) >= mostXIDs {
