@@ -187,7 +187,7 @@ type Broker struct {
 	silent   map[*session]struct{} // stale and without memory
 	callers  map[int]*caller
 	owners   map[string]*owner
-	parties  map[string]int // sessions of each
+	parties  map[string]*user
 	gpus     map[[16]byte]*gpu
 	last     uint64 // session's number
 }
@@ -208,7 +208,7 @@ func New(o Options) (*Broker, error) {
 		options: o, timing: defaults, log: orElse(o.Logger, slog.New(slog.DiscardHandler)), listener: o.Listener,
 		clock: newClock(), ended: make(chan struct{}), pidfd: peerPidfd,
 		sessions: map[uint64]*session{}, silent: map[*session]struct{}{}, callers: map[int]*caller{},
-		owners: map[string]*owner{}, parties: map[string]int{}, gpus: map[[16]byte]*gpu{},
+		owners: map[string]*owner{}, parties: map[string]*user{}, gpus: map[[16]byte]*gpu{},
 	}
 	b.policy.Store(&o.Policy)
 	// Session numbers differ from those of the previous broker, so that a

@@ -72,8 +72,12 @@ type owner struct {
 	asks        rate // for statistics
 	spans       rate
 	pages       rate // that its sessions got
+}
 
-	last sync.Mutex // of the last look at a trace
+// A user is the broker's record of a party (procs.Party) that has sessions. The broker's mutex guards their number.
+type user struct {
+	sessions int
+	last     sync.Mutex // of the last look at a trace
 }
 
 // inNameOf returns the owner of a process by its user and cgroup.
@@ -135,11 +139,14 @@ func (b *Broker) enter(s *session, name string) *refusal {
 		return refuse(wire.CodeLimit, fmt.Errorf("the broker has %d sessions", len(b.sessions)))
 	}
 	b.last++
-	s.id, s.caller, s.owner = b.last, p, o
+	if b.parties[o.party] == nil {
+		b.parties[o.party] = new(user)
+	}
+	s.id, s.caller, s.owner, s.user = b.last, p, o, b.parties[o.party]
 	b.sessions[s.id] = s
 	p.sessions++
 	o.sessions++
-	b.parties[o.party]++
+	s.user.sessions++
 	return nil
 }
 
@@ -167,7 +174,11 @@ func (t *timing) recovers() time.Duration {
 // least half of what an owner could have alone, 353 of 12,000. The broker's mutex is
 // locked.
 func (b *Broker) crowded(o *owner) bool {
-	return 2*(len(b.sessions)-b.parties[o.party]) >= b.options.MaxSessions
+	own := 0
+	if u := b.parties[o.party]; u != nil {
+		own = u.sessions
+	}
+	return 2*(len(b.sessions)-own) >= b.options.MaxSessions
 }
 
 // capacity reports whether an owner may have one more session. Silent sessions
@@ -197,7 +208,7 @@ func (b *Broker) uncount(s *session) {
 	delete(b.sessions, s.id)
 	s.caller.sessions--
 	s.owner.sessions--
-	if b.parties[s.owner.party]--; b.parties[s.owner.party] == 0 {
+	if s.user.sessions--; s.user.sessions == 0 {
 		delete(b.parties, s.owner.party)
 	}
 }

@@ -284,8 +284,8 @@ func TestTracesAreShownWhenAskedFor(t *testing.T) {
 	}
 }
 
-// TestTracesOfAnOwnerAreShownInTurn: those whose looks take long wait for one another, and nobody else for them.
-func TestTracesOfAnOwnerAreShownInTurn(t *testing.T) {
+// TestTracesOfAUserAreShownInTurn: those whose looks take long wait for one another, and nobody else for them.
+func TestTracesOfAUserAreShownInTurn(t *testing.T) {
 	var all []uint64
 	b := start(t, Options{Observe: func(one Traced) {
 		if one.Ends {
@@ -294,7 +294,7 @@ func TestTracesOfAnOwnerAreShownInTurn(t *testing.T) {
 		for began := time.Now(); time.Since(began) < lookTime; {
 		}
 		all = append(all, one.Session)
-	}}, nil)
+	}, Owner: func(Facts) string { return fmt.Sprint(wire.Monotonic()) }}, nil)
 	b.looks.Lock() // nobody else looks until there are three
 	for range 3 {
 		h := hello("a", 1)
@@ -311,7 +311,7 @@ func TestTracesOfAnOwnerAreShownInTurn(t *testing.T) {
 		"the sessions that were shown: %v", all)
 }
 
-// TestLastLooksComeOneByOne: sessions of an owner that end at once have others who look wait for one of them at most. A
+// TestLastLooksComeOneByOne: sessions of a user that end at once, in many jobs, have others who look wait for one of them at most. A
 // broker that ends waits for none.
 func TestLastLooksComeOneByOne(t *testing.T) {
 	var looks, most, ended atomic.Int64
@@ -323,7 +323,7 @@ func TestLastLooksComeOneByOne(t *testing.T) {
 			ended.Add(1)
 			looks.Add(-1)
 		}
-	}}))(t), hello("a", 1)
+	}, Owner: func(Facts) string { return fmt.Sprint(wire.Monotonic()) }}))(t), hello("a", 1)
 	end := fixture.Running(t, b.Run)
 	h.Leases, h.Trace = 1, 1
 	for i := range 8 {

@@ -43,6 +43,7 @@ type session struct {
 	pidfd   int // see exits
 	caller  *caller
 	owner   *owner
+	user    *user
 	page    page
 	looked  uint64      // number of the latest look at its trace; ShowTraces'
 	leases  wire.Leases // nil: the hook has none; used by its reader, and by ledgers until the session ends there

@@ -30,21 +30,21 @@ func (t *trace) open(leases []byte, file io.ReaderAt, crash bool) {
 }
 
 // close precedes the end of the mapping. The last look at a trace has all that the process noted lately, and who looks
-// at others waits for it: so those of an owner come one after the other, and take a part of the time if they are long.
+// at others waits for it: so those of a user come one after the other, and take a part of the time if they are long.
 // A broker that ends has none, as its processes go on.
 func (t *trace) close(s *session) {
 	t.mu.Lock()
 	there := t.m.There()
 	t.mu.Unlock()
 	if there {
-		s.owner.last.Lock()
+		s.user.last.Lock()
 		began := time.Now()
 		defer func() {
 			rest := time.Duration(0)
 			if took := time.Since(began); took > lookTime {
 				rest = took * (observeInterval/lookTime - 1)
 			}
-			time.AfterFunc(rest, s.owner.last.Unlock)
+			time.AfterFunc(rest, s.user.last.Unlock)
 		}()
 	}
 	t.mu.Lock() // after the other mutex: meanwhile the trace is shown as before
@@ -90,18 +90,18 @@ func (b *Broker) observe(ctx context.Context) error {
 	}
 }
 
-// lookTime is how long looks at the traces of an owner may take at a time. Of who has more to look at, the rest is
+// lookTime is how long looks at the traces of a user may take at a time. Of who has more to look at, the rest is
 // looked at the next time: a process can make a look take 0.1 s, and others must not miss theirs.
 const lookTime = 20 * time.Millisecond
 
 // ShowTraces shows all traces as they are now. Otherwise what a process has noted is seen within observeInterval, or
-// later on a busy host. Of an owner whose traces take more than lookTime, it shows only some, in turn.
+// later on a busy host. Of a user whose traces take more than lookTime, it shows only some, in turn.
 func (b *Broker) ShowTraces() {
 	b.looks.Lock()
 	defer b.looks.Unlock()
-	of := map[*owner][]*session{}
+	of := map[*user][]*session{}
 	for _, s := range b.begun() {
-		of[s.owner] = append(of[s.owner], s)
+		of[s.user] = append(of[s.user], s)
 	}
 	for _, all := range of {
 		slices.SortFunc(all, func(a, b *session) int { return cmp.Compare(a.looked, b.looked) })

@@ -114,14 +114,14 @@ func TestLies(t *testing.T) {
 	}
 }
 
-// TestNobodyFillsTheObserver lets an owner have more sessions than are observed, which end or stay. Others' are
+// TestNobodyFillsTheObserver lets a user have more sessions than are observed, in many jobs, which end or stay. Others' are
 // observed.
 func TestNobodyFillsTheObserver(t *testing.T) {
 	t.Parallel()
 	for _, ends := range []bool{true, false} {
 		h := newHost(t, 1)
 		for session := range uint64(3 * maxProcesses) {
-			h.Observer.Observe(broker.Traced{Session: 100 + session, PID: 99, Tenant: "default", Owner: "liar",
+			h.Observer.Observe(broker.Traced{Session: 100 + session, PID: 99, Tenant: "default", Owner: fmt.Sprint("job", session/192), Party: "liar",
 				Trace: wire.TraceIn(h.ranks[0].trace), Ends: ends})
 		}
 		h.look()

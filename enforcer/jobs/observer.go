@@ -36,7 +36,7 @@ type Observer struct {
 
 	mu        sync.Mutex
 	processes map[uint64]*process // by session
-	shares    map[string]share    // of them, by owner
+	shares    map[string]share    // of them, by party
 	events    []wire.Event        // buffer
 	kept      []steps.Step        // buffer
 	host      pressure
@@ -58,6 +58,7 @@ type process struct {
 	pid    int
 	tenant string
 	owner  string
+	party  string // see broker.Traced
 	shared wire.Shared
 	gpus   []string // UUIDs by the session's number
 
@@ -139,15 +140,15 @@ func (o *Observer) Observe(t broker.Traced) {
 	defer o.mu.Unlock()
 	p := o.processes[t.Session]
 	if p == nil {
-		if !o.room(t.Owner) {
+		if !o.room(t.Party) {
 			return
 		}
-		p = &process{pid: t.PID, owner: t.Owner, gpus: t.GPUs, last: o.now()}
+		p = &process{pid: t.PID, owner: t.Owner, party: t.Party, gpus: t.GPUs, last: o.now()}
 		if o.processes == nil {
 			o.processes, o.shares = map[uint64]*process{}, map[string]share{}
 		}
 		o.processes[t.Session] = p
-		o.shares[t.Owner] = o.shares[t.Owner].plus(1, 0)
+		o.shares[t.Party] = o.shares[t.Party].plus(1, 0)
 	}
 	p.tenant, p.shared = t.Tenant, t.Trace.Shared()
 	if c, ok := t.Trace.Clock(); ok {
@@ -166,25 +167,25 @@ func (o *Observer) Observe(t broker.Traced) {
 	}
 	if t.Ends {
 		p.ended = o.now()
-		o.shares[p.owner] = o.shares[p.owner].plus(0, 1)
+		o.shares[p.party] = o.shares[p.party].plus(0, 1)
 	}
 }
 
-// A share is how many processes of an owner are known, and how many of them have ended.
+// A share is how many processes of a party are known, and how many of them have ended.
 type share struct{ all, ended int }
 
 func (s share) plus(all, ended int) share { return share{s.all + all, s.ended + ended} }
 
-// room reports whether one more process of an owner can be observed. An owner has no more than are free, and
+// room reports whether one more process of a party can be observed. A party has no more than are free, and
 // those that have ended give way first: so nobody keeps the jobs of others from being observed.
-func (o *Observer) room(owner string) bool {
-	s := o.shares[owner]
+func (o *Observer) room(party string) bool {
+	s := o.shares[party]
 	if s.all < maxProcesses-len(o.processes) || s.ended == 0 {
 		return s.all < maxProcesses-len(o.processes)
 	}
 	first, found := uint64(0), (*process)(nil)
 	for session, p := range o.processes {
-		if p.owner == owner && p.ended > 0 && (found == nil || p.ended < found.ended) {
+		if p.party == party && p.ended > 0 && (found == nil || p.ended < found.ended) {
 			first, found = session, p
 		}
 	}
@@ -194,10 +195,10 @@ func (o *Observer) room(owner string) bool {
 
 // forget forgets a process that has ended.
 func (o *Observer) forget(session uint64) {
-	owner := o.processes[session].owner
+	party := o.processes[session].party
 	delete(o.processes, session)
-	if o.shares[owner] = o.shares[owner].plus(-1, -1); o.shares[owner].all == 0 {
-		delete(o.shares, owner)
+	if o.shares[party] = o.shares[party].plus(-1, -1); o.shares[party].all == 0 {
+		delete(o.shares, party)
 	}
 }
 
