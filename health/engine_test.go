@@ -403,6 +403,17 @@ func TestFaultOfManyOwnersIsAWarningAfterAHardwareFault(t *testing.T) {
 	fixture.Equal(t, w.state("xid_repeat"), incident.Degraded, "after a fault of the hardware")
 }
 
+// TestXIDsOfABurstAreOneFault has an XID every two seconds, which is one, and another after a minute.
+func TestXIDsOfABurstAreOneFault(t *testing.T) {
+	w := newWorld(t, Checks()...)
+	for n, seconds := range []time.Duration{2, 2, 2, 2, 60} {
+		fixture.Equal(t, w.state("xid_repeat"), incident.OK, "after %d XIDs", n)
+		after := seconds * time.Second
+		w.step(after, []incident.Event{happened(fmt.Sprint(n), incident.WhatXID, 92, "0", w.now.Add(after))}, on("0", collectors.Up, 1))
+	}
+	fixture.Equal(t, w.state("xid_repeat"), incident.Unhealthy, "after a minute")
+}
+
 // TestFaultsDoNotDisplaceThoseOfOtherOwners has a tenant cause an XID each 6 s for a working
 // day. The XIDs of others in the morning still count in the evening.
 func TestFaultsDoNotDisplaceThoseOfOtherOwners(t *testing.T) {

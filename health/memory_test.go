@@ -70,7 +70,7 @@ func TestIncidentsAreRememberedForAMonth(t *testing.T) {
 	}
 	m.remember(incident.Event{Kind: incident.KindAck, ID: "ack", First: birth})
 	m.remember(incident.Event{Kind: incident.KindIncident, ID: "new", First: birth.Add(time.Second), Count: 2})
-	m.now = birth.Add(longestWindow)
+	m.now = birth.Add(30 * 24 * time.Hour)
 	m.tidy()
 	fixture.If(t, len(m.incidents) != 2 || m.incidents[0].ID != "month" || m.incidents[1].Count != 2 || len(m.cleared) != 2 ||
 		m.knows("old") || !m.knows("new"), "%+v, %v", m.incidents, m.cleared)

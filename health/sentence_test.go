@@ -385,6 +385,8 @@ func TestActionOfAFault(t *testing.T) {
 			"table": "GPU 0 had XID 48, text. " + capital(incident.Remedy("WORKFLOW_XID_48")) + "."}},
 		{20, []int{94, 48}, map[string]string{"mine": "GPU 0 had 2 XIDs. The last: XID 48, text. Ask.",
 			"table": "GPU 0 had XID 48, 94; the last: XID 48, text. " + capital(incident.Remedy("WORKFLOW_XID_48")) + "."}},
+		{20, []int{48, 94}, map[string]string{"mine": "GPU 0 had 2 XIDs. The last: XID 94, text. Ask.",
+			"table": "GPU 0 had XID 48, 94; the last: XID 94, text. Restart the program that failed."}},
 		{20, []int{998}, map[string]string{"mine": "GPU 0 had 1 XID. The last: XID 998, text. Ask.",
 			"table": "GPU 0 had XID 998, text. Ask."}},
 	} {
