@@ -224,7 +224,7 @@ var eventChecks = []*Check{
 		Action:   "Read the message; after machine checks and IOMMU faults, inspect the hardware.",
 		Remedies: true,
 		Cause: "These are uncorrected hardware errors, IOMMU faults, lockups, stalls and errors of the kernel, tasks " +
-			"that hang in the driver, network adapters whose firmware failed, and the OOM killer if it ended a " +
+			"that hang in the driver, network adapters that failed, and the OOM killer if it ended a " +
 			"workload on a GPU. Corrected errors, tasks that wait for a disk or a file server, and other victims of " +
 			"the OOM killer appear in /api/v1/events, and raise no alert.",
 	},

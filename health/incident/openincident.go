@@ -24,6 +24,7 @@ const (
 	whatHardware     = "mce"
 	whatCorrected    = "mce_corrected"
 	whatHardwarePart = "mce_part"
+	whatSilent       = "device_silent"
 )
 
 // The XID and the check that concern the driver's recovery action.
@@ -254,8 +255,8 @@ func (i *openIncident) judge() {
 		h := happenings()[i.What]
 		i.title, i.Class, i.Severity, i.Check, i.Action, i.NeedsReset = h.text, h.class, h.severity, h.check,
 			h.action, h.reset
-		if i.Check == aerCheck && i.Entity.UUID == "" { // of a disk, a network card or a port
-			if i.Check = ""; i.Severity > Warning {
+		if (i.Check == aerCheck || i.What == whatSilent) && i.Entity.UUID == "" { // of a disk, a network card or a port
+			if i.Check, i.NeedsReset = "", false; i.Severity > Warning {
 				i.Severity, i.Action = Warning, "INSPECT_DEVICE"
 			}
 		}
