@@ -33,6 +33,9 @@ var batches = []batch{
 	// nomad/<allocation>.<task> in v1, nomad.slice/share.slice/<allocation>.<task>.scope in v2
 	{"nomad", regexp.MustCompile(`^nomad(?:\.slice)?$`), regexp.MustCompile(`^(?:share|reserve)\.slice$`),
 		regexp.MustCompile(`^([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\..+?)(?:\.scope)?$`)},
+	// hadoop-yarn/container_[e<epoch>_]<application>_<attempt>_<number>
+	{"yarn", regexp.MustCompile(`^hadoop-yarn$`), regexp.MustCompile(`^$`),
+		regexp.MustCompile(`^container_(?:e\d+_)?(\d+_\d+)_\d+_\d+$`)},
 	// lsf/<cluster>/job.<number>.<PID>.<time>
 	{"lsf", regexp.MustCompile(`^lsf$`), regexp.MustCompile(`.`), regexp.MustCompile(`^job\.(.+?)(?:\.\d+\.\d+)?$`)},
 }
