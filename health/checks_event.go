@@ -244,11 +244,11 @@ func applications(e *incident.Event) bool {
 	return severe(incident.Info)(e) && incident.XIDs()[e.Code].Tenant()
 }
 
-// hardwares matches XIDs that no process can cause, unless the driver says that
-// they are not as bad as their code.
+// hardwares matches XIDs that no process can cause, unless they are notices, or
+// the driver says that they are not as bad as their code.
 func hardwares(e *incident.Event) bool {
 	x := incident.XIDs()[e.Code]
-	return severe(incident.Warning)(e) && !x.Tenant() && e.Severity >= x.Severity
+	return severe(incident.Warning)(e) && !x.Tenant() && !x.Notice() && e.Severity >= x.Severity
 }
 
 // tenant matches XIDs that are a process's own fault.

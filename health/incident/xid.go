@@ -22,7 +22,7 @@ type XID struct {
 	Action      string // at once: "RESTART_APP"
 	NeedsReset  bool   // only a reset of the GPU, or a reboot, ends it
 
-	fault string // "tenant" or "hardware", by data/faults.tsv
+	fault string // "tenant", "hardware" or "notice", by data/faults.tsv
 }
 
 // Tenant reports whether a process can cause the XID, by mistake or at will.
@@ -34,7 +34,11 @@ func (x XID) Tenant() bool {
 
 // Hardware reports whether the XID is a fault of the GPU or its driver. Such an
 // XID never counts against the process that met it.
-func (x XID) Hardware() bool { return x.fault == "hardware" }
+func (x XID) Hardware() bool { return x.fault == "hardware" || x.Notice() }
+
+// Notice reports whether the XID tells of a repair or of a state, which may come
+// and go: coming again makes it no worse.
+func (x XID) Notice() bool { return x.fault == "notice" }
 
 // XIDs returns the XIDs of the catalogue, by code. The caller must not change the
 // map.
