@@ -175,13 +175,12 @@ var eventChecks = []*Check{
 		ID: "sxid_fatal", Alert: "NVSwitchSXIDFatal", Class: incident.InterconnectFault,
 		Levels: []Level{{Severity: incident.Critical, When: Incidents{Name: "sxid_fatal", Window: 5 * time.Minute, Holds: true,
 			Per: "device", Match: saying("sxid_fatal")}.Signal().Above(0)}},
-		Summary: "An NVSwitch had a fatal SXid error.",
+		Summary: "An NVSwitch had a fatal error.",
 		Detail:  "The driver reported about NVSwitch {entity}: {event}.",
-		Rule: "NVSwitch {entity} had {count:fatal SXid error|fatal SXid errors}: traffic between its GPUs may fail " +
-			"until a reset.",
-		Action: "Reset the fabric: end all work, reset all GPUs and switches, restart the fabric manager.",
+		Rule:    "NVSwitch {entity} had {count:fatal error|fatal errors}: traffic between its GPUs may fail until a reset.",
+		Action:  "Reset the fabric: end all work, reset all GPUs and switches, restart the fabric manager.",
 		Cause: "SXids are the XIDs of the NVSwitch driver. Most say whether they are fatal; for the others, " +
-			"health/incident/data/sxid.tsv does.",
+			"health/incident/data/sxid.tsv does. A switch that the driver could not start, or gave up, counts as well.",
 	},
 	{
 		ID: "gsp", Alert: "GPUGSPFault", Class: incident.DriverCrash,
@@ -209,9 +208,9 @@ var eventChecks = []*Check{
 		Action: "If the GPU could not be initialised, reset it; if that fails, check its power and its seat. After a " +
 			"fault of unified memory, reboot: no CUDA program can start until then.",
 		Remedies: true,
-		Cause: "The kernel logged that RmInitAdapter failed, or a fatal error of unified memory (nvidia-uvm). If " +
-			"the line follows a GPU off the bus or a GSP fault, only that fault is reported. A line that names no GPU is " +
-			"reported for the node.",
+		Cause: "The kernel logged that RmInitAdapter failed, that the GPU's firmware is missing, or a fatal error of " +
+			"unified memory (nvidia-uvm). If the line follows a GPU off the bus or a GSP fault, only that fault is " +
+			"reported. A line that names no GPU is reported for the node.",
 	},
 	{
 		ID: hostCheck, Alert: "HostKernelFault",
