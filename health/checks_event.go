@@ -134,7 +134,7 @@ var eventChecks = []*Check{
 		Detail:  "{entity} had {count:XID|XIDs} of an application in 10 minutes.",
 		Action:  "Tell the owner to check the application (compute-sanitizer); the GPU is healthy.",
 		Cause: "XIDs such as 13, 31, 43, 69 and 137 with a process are mostly that program's error: a bad " +
-			"address, an illegal instruction.",
+			"address, an illegal instruction. XID 45 alone does not count: Ctrl-C and scancel cause it.",
 	},
 	{
 		ID: "xid_repeat", Alert: "GPUXIDRepeated", Class: incident.HardwareFault,
@@ -251,7 +251,11 @@ func hardwares(e *incident.Event) bool {
 }
 
 // tenant matches XIDs that are a process's own fault.
-func tenant(e *incident.Event) bool { return applications(e) && e.PID > 0 }
+func tenant(e *incident.Event) bool { return applications(e) && e.PID > 0 && e.Code != endedXID }
+
+// endedXID is what a program has that somebody ends while its kernels run, as by
+// Ctrl-C.
+const endedXID = 45
 
 // unknownXID matches XIDs that the table does not have, except those that the
 // driver calls fatal.
