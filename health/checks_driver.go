@@ -90,8 +90,8 @@ var driverChecks = []*Check{
 		Levels:  []Level{{Severity: incident.Warning, When: Value(DevicesAbsent).Above(0).And(open), For: of(30, 30)}},
 		Summary: "A GPU is missing, and the driver has never listed it on this host.",
 		Detail:  "The driver {lists|listed} {count:GPU|GPUs} fewer than the host seems to hold, and never listed more.",
-		Action: "Check the seat and the power of each GPU, and the kernel's log for RmInitAdapter. If all are there by " +
-			"design: {ack}.",
+		Action: "Check the seat and the power of each GPU, and the kernel's log for RmInitAdapter and \"not supported\". " +
+			"If all are there by design, as with a display card that the driver ignores: {ack}.",
 		Cause: "The PCI bus has more GPUs than the driver lists, even with those of virtual machines and other containers. " +
 			"Or a place on the baseboard with NVSwitches is empty: NVSwitches are on the bus and the number of GPUs is no power of " +
 			"two, or the numbers of the GPUs' modules have a gap. A virtual machine may have any part of a baseboard: " +
