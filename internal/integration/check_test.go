@@ -330,7 +330,7 @@ func TestDiagWithADriver(t *testing.T) {
 		"no CUDA": {func(t *testing.T) fakeDriver { return newDriver(t) }, nil, nil,
 			"GPU 0 was not tested: the CUDA driver is not there"},
 		"another GPU": {func(t *testing.T) fakeDriver { return newDriver(t) }, nil, []string{"--gpus=0,17"},
-			"GPU 17 is not there"},
+			"GPU 17 is not on this host"},
 		"a quota": {noDriver, []string{"LD_PRELOAD=/nonexistent/libgpusteward.so"}, nil, "would measure a quota"},
 	} {
 		t.Run(name, func(t *testing.T) {
