@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/procfs"
 
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/wire"
 )
 
 var (
@@ -211,7 +212,9 @@ func hangs(t *testing.T) map[string]time.Duration {
 }
 
 // says returns how an alert tells of the fault.
-func (f injected) says() string { return ": rank 1, reason " + f.reason }
+func (f injected) says() string {
+	return ": rank 1, reason " + f.reason + " (" + wire.HangReasons[f.reason] + ")"
+}
 
 // missing returns what the alert does not say of the fault; empty: nothing.
 func (f injected) missing(a known, at string) string {
