@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +20,9 @@ func slice(i int) string { return fmt.Sprintf("MIG-67707573-7465-7761-7264-2d737
 // quota holds. By then the agent has read the list of devices.
 func (a *agent) anchor(tenant string, gpu int) *worker {
 	a.t.Helper()
+	poll(a.t, 20*time.Second, "the agent has not read the MIG devices", func() bool {
+		return strings.Contains(a.ask("/metrics"), slice(gpu))
+	})
 	w := a.job(tenant, gpu, "--kernel-us=500", "--seconds=600")
 	goes(a.t, w)
 	a.metric(`nvgpu_quota_sessions{gpu="",tenant="`+tenant+`",uuid="`+slice(gpu)+`"}`, 1)

@@ -273,6 +273,23 @@ func TestKnownLater(t *testing.T) {
 	}
 }
 
+// TestUnknownLater has a GPU that may be the host's while its GPUs are not known, and then is not: the process's next
+// session, which begins at once, is not governed there, and the process is told so.
+func TestUnknownLater(t *testing.T) {
+	var later atomic.Bool
+	b := start(t, Options{Known: func(uuid string) bool {
+		return uuid[:4] == "GPU-" && (!later.Load() || uuid[len(uuid)-2:] != "02")
+	}}, nil)
+	c, d := dial(t, b, "a", 1, 2), dial(t, b, "a", 1)
+	fixture.Equal(t, c.welcome.GPUs, 2, "GPUs that may be the host's")
+	later.Store(true)
+	b.Refresh()
+	c.gone()
+	d.sync()
+	fixture.Equal(t, dial(t, b, "a", 1, 2).welcome.GPUs, 1, "GPUs of the host")
+	fixture.Equal(t, len(b.Stats().GPUs), 1, "GPUs that are shared")
+}
+
 // TestMIG governs a MIG device as a GPU of its own, under its own name.
 func TestMIG(t *testing.T) {
 	known := func(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") == strings.HasSuffix(uuid, "02") }

@@ -156,10 +156,10 @@ func (b *Broker) name(uuid [16]byte) (name string, known bool) {
 }
 
 // rename gives up MIG devices that counted as GPUs because no driver could
-// identify them yet.
+// identify them yet, and what counted as a GPU until the host's were known.
 func (b *Broker) rename() {
 	for _, g := range b.shared() {
-		if name, known := b.name(g.bytes); known && name != g.uuid {
+		if name, known := b.name(g.bytes); !known || name != g.uuid {
 			b.mu.Lock()
 			delete(b.gpus, g.bytes)
 			b.mu.Unlock()
