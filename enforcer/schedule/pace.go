@@ -43,7 +43,7 @@ const (
 	steadyMemory = 2 * time.Second        // of a pace alone and open, which holds
 	steadyLast   = 10 * time.Minute       // for so long, as long as what is measured
 	drift        = 0.2                    // differs from it by no more: so much do clocks
-	turnsCost    = 0.1                    // the part of its pace that turns may cost a program
+	turnsDiffer  = 0.1                    // so much, at most, does the pace in turns differ from it
 	noiseFirst   = 0.0005                 // until more is known
 	noiseMemory  = 100 * time.Millisecond
 	besideEnough = 15 * time.Millisecond
@@ -114,14 +114,14 @@ func (p *pace) cost() float64 {
 	return c
 }
 
-// inTurns returns the pace of t in turns of its own, as a part of its lone one: turns that interrupt a program cost it
-// some of that. It is 1 if a long lone run is not known. Who slows itself down gains a tenth at most.
+// inTurns returns the pace of launches in turns of their own, as a part of that in a long lone run: clocks and caches
+// differ. It is 1 if such a run is not known. A program that slows itself down gains turnsDiffer at most.
 func (p *pace) inTurns() float64 {
 	cost, sampled := p.cost(), p.sampled()
 	if cost == 0 || sampled == 0 {
 		return 1
 	}
-	return min(max(cost/sampled, 1-turnsCost), 1+turnsCost)
+	return min(max(cost/sampled, 1-turnsDiffer), 1+turnsDiffer)
 }
 
 // cost returns the seconds that a launch takes alone, or else took about while t was

@@ -469,9 +469,9 @@ func TestAnEarlierPhaseIsForgotten(t *testing.T) {
 	}
 }
 
-// TestTurnsCost has a program do less in its turns than in as much time alone, by what its memory and the clocks are
+// TestPaceInTurns has a program do less in its turns than in as much time alone, by what its memory and the clocks are
 // then. If it was alone for long enough, it has as much of its lone pace as its neighbour.
-func TestTurnsCost(t *testing.T) {
+func TestPaceInTurns(t *testing.T) {
 	t.Parallel()
 	for cold, most := range map[float64]float64{0: 0.01, 0.06: 0.01, 0.19: 0.05} { // who is slowed by more gains no more
 		a, b := kind("queue", 50), kind("queue", 50)
@@ -482,6 +482,6 @@ func TestTurnsCost(t *testing.T) {
 		lone := alone(t, "queue").lone
 		had, other := a.rate(4*time.Second, w.now)/lone, b.rate(4*time.Second, w.now)/lone
 		fixture.AtMost(t, math.Abs(had-other), most, "the difference of %.3f and %.3f of their lone paces by %.2f:", had, other, cold)
-		fixture.AtLeast(t, other, 0.495/(1+turnsCost)-0.02, "the other's part of its lone pace by %.2f", cold)
+		fixture.AtLeast(t, other, 0.495/(1+turnsDiffer)-0.02, "the other's part of its lone pace by %.2f", cold)
 	}
 }
