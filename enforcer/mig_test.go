@@ -16,8 +16,8 @@ import (
 // slice returns the UUID of a simulated MIG device, as CUDA and NVML report it.
 func slice(i int) string { return fmt.Sprintf("MIG-67707573-7465-7761-7264-2d73747562%02x", i) }
 
-// anchor lets a tenant's program work on a MIG device, and waits until its
-// quota holds. By then the agent has read the list of devices.
+// anchor lets a tenant's program work on a MIG device once the agent has read the list of devices, and waits until its
+// quota holds.
 func (a *agent) anchor(tenant string, gpu int) *worker {
 	a.t.Helper()
 	poll(a.t, 20*time.Second, "the agent has not read the MIG devices", func() bool {

@@ -155,9 +155,9 @@ func (b *Broker) name(uuid [16]byte) (name string, known bool) {
 	return name, is == nil || is(name)
 }
 
-// rename gives up MIG devices that counted as GPUs because no driver could
+// giveUp drops MIG devices that counted as GPUs because no driver could
 // identify them yet, and what counted as a GPU until the host's were known.
-func (b *Broker) rename() {
+func (b *Broker) giveUp() {
 	for _, g := range b.shared() {
 		if name, known := b.name(g.bytes); !known || name != g.uuid {
 			b.mu.Lock()

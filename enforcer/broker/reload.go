@@ -39,7 +39,7 @@ func (b *Broker) Refresh() {
 	b.reloads.Lock()
 	defer b.reloads.Unlock()
 	p := *b.policy.Load()
-	b.rename()
+	b.giveUp()
 	for _, s := range b.begun() {
 		s.reconsider(p)
 		if b.misplaced(s) {
