@@ -276,8 +276,10 @@ func (c *Check) Advised(l Level, failed incident.Entity) string {
 }
 
 // Ack returns the command that acknowledges a fault of an entity.
-func (c *Check) Ack(failed incident.Entity) string {
-	return "gpusteward ack " + c.ID + " " + failed.String()
+func (c *Check) Ack(failed incident.Entity) string { return toAck(c.ID, failed) }
+
+func toAck(check string, failed incident.Entity) string {
+	return "gpusteward ack " + check + " " + failed.String()
 }
 
 // Metrics returns the metrics that the check uses, some of them perhaps twice.

@@ -188,7 +188,7 @@ func (f Finding) standing() (text string) {
 		text += " Do: " + f.Action
 	}
 	if f.Latched {
-		text += " Once that is done: " + (&Check{ID: f.Check}).Ack(f.Entity)
+		text += " Once that is done: " + toAck(f.Check, f.Entity)
 	}
 	return text
 }
