@@ -12,6 +12,14 @@ import (
 	"gpusteward/internal/wire"
 )
 
+// observes takes as long as an observation, of the test's own time, unless that is ended.
+func observes(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
 // What a second of a program shows stands for the time since it was observed before. The rarest kernels are not shown,
 // and the names of a workload are bounded.
 func TestTotals(t *testing.T) {
@@ -20,8 +28,8 @@ func TestTotals(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
 		looks, slow := map[int]int{}, strings.Repeat("s", 128) // as long as a label
-		all.Keep(ctx, func() map[int]string { return map[int]string{1: "1", 2: "1", 3: "1"} }, func(_ context.Context, pid int, d time.Duration) (Profile, error) {
-			time.Sleep(d)
+		all.Keep(ctx, func() map[int]string { return map[int]string{1: "1", 2: "1", 3: "1"} }, func(ctx context.Context, pid int, d time.Duration) (Profile, error) {
+			observes(ctx, d)
 			if looks[pid]++; pid == 3 {
 				return Profile{}, ErrRuns
 			}
@@ -55,8 +63,8 @@ func TestAUserWithManyProgramsHidesNoOther(t *testing.T) {
 		for pid := range 1000 {
 			pids[pid+2] = "many"
 		}
-		all.Keep(ctx, func() map[int]string { return pids }, func(_ context.Context, pid int, d time.Duration) (Profile, error) {
-			time.Sleep(d)
+		all.Keep(ctx, func() map[int]string { return pids }, func(ctx context.Context, pid int, d time.Duration) (Profile, error) {
+			observes(ctx, d)
 			looks[pid]++
 			if len(looks) == 500 { // the other one has all that there is
 				pids[1] = "one"
