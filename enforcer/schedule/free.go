@@ -426,13 +426,30 @@ func (g *GPU) learnOpen(t *tenant, launched float64, busy, over time.Duration) {
 		}
 		due = time.Duration(t.part * float64(busy))
 		g.glimpse(t, launched, busy, over)
+		g.settle(t, window{launched, busy, over})
 	} else if launched > 0 {
-		t.pace.settle(g.now, launched, busy, over)
+		t.pace.settle(g.now, window{launched, busy, over})
 	}
 	t.stats.Charged += charged
 	t.stats.Served += served
 	t.stats.Wanted += busy
 	t.spread(t.looked-over, t.looked, served, due)
+}
+
+// settle books what t did while all were open and nobody else worked, as the others' reports up to the next one of t tell.
+func (g *GPU) settle(t *tenant, w window) {
+	p := &t.pace
+	before := p.latest
+	p.latest = window{}
+	if slices.ContainsFunc(g.tenants, func(o *tenant) bool {
+		return o != t && o.sessions > 0 && (o.wants || o.drains || o.rested > t.looked-w.over-before.over)
+	}) {
+		return
+	}
+	if before.launched > 0 {
+		p.settle(g.now, before)
+	}
+	p.latest = w
 }
 
 // off returns the relative error of the lone pace of t.

@@ -587,7 +587,7 @@ func TestSteady(t *testing.T) {
 		launched   uint64
 		busy, over time.Duration
 	}
-	full, half := report{500, 450 * ms, 500 * ms}, report{500, 50 * ms, 500 * ms}
+	full, half := report{500, 490 * ms, 500 * ms}, report{500, 50 * ms, 500 * ms}
 	for what, c := range map[string]struct {
 		reports     []report
 		sampled     float64
@@ -597,7 +597,7 @@ func TestSteady(t *testing.T) {
 		"always busy":       {[]report{full, full, full}, 0.0012, 0, 0.001, 0.001},
 		"not at first":      {[]report{half, full, full, full}, 0.0012, 0, 0.001, 0.001},
 		"not at the end":    {[]report{full, full, full, half}, 0.0012, 0, 0.001, 0.001},
-		"never":             {[]report{{1000, 890 * ms, time.Second}}, 0.001, 0, 0.00089, 0.001},
+		"never":             {[]report{{1000, 979 * ms, time.Second}}, 0.001, 0, 0.000979, 0.001},
 		"in short reports":  {[]report{{1490, 1341 * ms, 499 * ms}}, 0.0003, 0, 0.0003349, 0.0003},
 		"too short":         {[]report{full, full}, 0.0012, 0, 0.001, 0.0012},
 		"does more now":     {[]report{full, full, full}, 0.00126, 0, 0.001, 0.00126},
@@ -620,6 +620,32 @@ func TestSteady(t *testing.T) {
 		if a.pace.age(d.at+c.later, 0); !near(a.cost(), c.want) {
 			t.Errorf("%s: %v", what, a.cost())
 		}
+	}
+}
+
+// While all are open, what a tenant took alone is known once a further report shows that no other one worked meanwhile.
+func TestSteadyBesideOthers(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(d *desk, b *tenant, report int)
+		want   float64 // seconds of a launch; 0: it was not alone
+	}{
+		"alone":        {func(d *desk, b *tenant, report int) {}, 0.001},
+		"it wants":     {func(d *desk, b *tenant, report int) { b.wants = report > 0 }, 0},
+		"it wants now": {func(d *desk, b *tenant, report int) { b.wants = report > 2 }, 0.001},
+		"it drains":    {func(d *desk, b *tenant, report int) { b.drains = true }, 0},
+		"it worked":    {func(d *desk, b *tenant, report int) { b.rested = d.at - 1900*ms }, 0},
+		"it left":      {func(d *desk, b *tenant, report int) { b.wants, b.sessions = true, 0 }, 0.001},
+	} {
+		d, a, b := opened(t)
+		d.at += 3 * time.Second
+		b.wants, b.rested = false, d.at
+		for report := range 4 {
+			d.at += time.Second
+			d.GPU.now, a.looked = d.at, d.at-time.Second
+			c.change(d, b, report)
+			d.learn(a, Usage{Launched: 1000, Busy: time.Second})
+		}
+		fixture.If(t, !near(a.pace.steady.each(), c.want), "%s: %+v", what, a.pace.steady)
 	}
 }
 
