@@ -46,6 +46,7 @@ type freedom struct {
 	on     bool
 	since  time.Duration // when it began or ended
 	lacked bool          // it ended because somebody lacked too much
+	curbed time.Duration // when somebody was curbed last
 	gap    time.Duration // until it may begin again; not waited for where one contends alone, unless it lacked
 
 	trial trial // the one that is on
@@ -464,7 +465,7 @@ func (t *tenant) glance() time.Duration {
 // ago, somebody lacks some of its part, or is curbed.
 func (g *GPU) watched() bool {
 	f := &g.freedom
-	return f.on && g.tellsMore() && (g.now-f.since < watch || slices.ContainsFunc(g.tenants, func(t *tenant) bool {
+	return f.on && g.tellsMore() && (g.now-max(f.since, f.curbed) < watch || slices.ContainsFunc(g.tenants, func(t *tenant) bool {
 		return t.curb != 0 || t.glimpse.may > lackMost/4
 	}))
 }
@@ -516,9 +517,9 @@ func (g *GPU) trim(t *tenant, lacks func(*tenant) time.Duration) {
 		switch first, least := g.curb(o); {
 		case o == t || lacks(o) > 0:
 		case o.curb == 0:
-			o.curb = first
+			o.curb, g.freedom.curbed = first, g.now
 		default:
-			o.curb = max(o.curb*4/5, least)
+			o.curb, g.freedom.curbed = max(o.curb*4/5, least), g.now
 		}
 	}
 }

@@ -729,6 +729,26 @@ func TestSlicesOnPages(t *testing.T) {
 	fixture.If(t, a.curb != 0 || a.glimpse != (glimpse{}), "gone: %v, %+v", a.curb, a.glimpse)
 }
 
+// All report often at first, after somebody was curbed, and while somebody lacks some of its part.
+func TestWatched(t *testing.T) {
+	for what, c := range (changes{
+		"calm":          {func(d *desk, a, b *tenant) {}, false},
+		"begun":         {func(d *desk, a, b *tenant) { d.freedom.since++ }, true},
+		"curbs":         {func(d *desk, a, b *tenant) { b.curb = 0.5 }, true},
+		"curbed lately": {func(d *desk, a, b *tenant) { d.trim(a, lacking); b.curb = 0 }, true},
+		"again":         {func(d *desk, a, b *tenant) { b.curb = 0.5; d.trim(a, lacking); b.curb = 0 }, true},
+		"long ago":      {func(d *desk, a, b *tenant) { d.trim(a, lacking); b.curb = 0; d.GPU.now += watch }, false},
+		"lacks":         {func(d *desk, a, b *tenant) { a.glimpse.may = lackMost/4 + 1 }, true},
+		"nearly":        {func(d *desk, a, b *tenant) { a.glimpse.may = lackMost / 4 }, false},
+		"closed":        {func(d *desk, a, b *tenant) { b.curb = 0.5; d.freedom.on = false }, false},
+	}) {
+		d, a, b := opened(t)
+		d.freedom.since = d.at - watch
+		c.change(d, a, b)
+		fixture.Equal(t, d.watched(), c.want, "%s: watched", what)
+	}
+}
+
 // A tenant comes with its first wish, and with one after a long rest.
 func TestCame(t *testing.T) {
 	for rest, want := range map[time.Duration]time.Duration{time.Second: time.Minute, time.Second + 1: time.Minute + time.Second + 1} {
