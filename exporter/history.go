@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -386,14 +387,31 @@ func (h *history) day(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(h.ofDay(gpu, workload)) // the client has left: nobody to tell
 }
 
-// named lets a request name a GPU by its index, too.
+// knows says whether there is a history of the GPU.
+func (h *history) knows(uuid string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.gpus[uuid] != nil
+}
+
+// named lets a request name a GPU by its index, too. It answers one for a GPU that is not the host's with 404.
 func (s *Server) named(answer http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if query := r.URL.Query(); len(query["gpu"]) == 1 {
+		if query := r.URL.Query(); len(query) == 1 && len(query["gpu"]) == 1 && query.Get("gpu") != "" {
+			name, known, all := query.Get("gpu"), s.live.history.knows(query.Get("gpu")), []string{}
 			for _, up := range s.options.Samples() {
-				if up.Metric == collectors.Up && up.Labels[0] == query.Get("gpu") {
-					query.Set("gpu", up.Labels[1])
+				if up.Metric != collectors.Up {
+					continue
 				}
+				all = append(all, up.Labels[0])
+				if name == up.Labels[0] || name == up.Labels[1] {
+					query.Set("gpu", up.Labels[1])
+					known = true
+				}
+			}
+			if !known && len(all) > 0 {
+				http.Error(w, fmt.Sprintf("there is no GPU %q; the host has %s", name, strings.Join(all, ", ")), http.StatusNotFound)
+				return
 			}
 			r = r.Clone(r.Context())
 			r.URL.RawQuery = query.Encode()

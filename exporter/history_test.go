@@ -152,9 +152,11 @@ func TestDayIsServed(t *testing.T) {
 		"?gpu=GPU-0":      `"power_watts":[null,`,
 		"?gpu=0":          `"power_watts":[null,`,
 		"?workload=a%20b": `,2,2]`,
-		"?gpu=GPU-9":      `"series":{}`,
 	} {
 		wantAnswer(t, request(s, http.MethodGet, "/api/v1/history/day"+query), http.StatusOK, want)
+	}
+	for _, query := range []string{"?gpu=9", "?gpu=GPU-9"} {
+		wantAnswer(t, request(s, http.MethodGet, "/api/v1/history/day"+query), http.StatusNotFound, `"; the host has 0`)
 	}
 	for _, query := range []string{"", "?gpu=", "?gpu=a&gpu=b", "?gpu=a&workload=b", "?node=a"} {
 		fixture.Equal(t, request(s, http.MethodGet, "/api/v1/history/day"+query).Code, http.StatusBadRequest,

@@ -25,7 +25,12 @@ func TestProcesses(t *testing.T) {
 	all := []collectors.DeviceProcess{in(1, "GPU-0", "unit:a", 5), in(2, "MIG-0", "unit:b", 9), in(3, "GPU-1", "unit:a", 7),
 		{UUID: "GPU-0", Kind: "compute", Unknown: true, Process: host.Process{PID: 4}}}
 	s := server(t, func(o *Options) {
-		listsGPU0(o)
+		o.Samples = func() (all []collectors.Sample) {
+			for _, index := range []string{"0", "1", "2"} {
+				all = append(all, collectors.Sample{Metric: collectors.Up, Labels: []string{index, "GPU-" + index}})
+			}
+			return all
+		}
 		o.Processes = func() ([]collectors.DeviceProcess, bool) { return all, may }
 		o.Parent = func(uuid string) string { return strings.Replace(uuid, "MIG", "GPU", 1) }
 	})
@@ -47,7 +52,7 @@ func TestProcesses(t *testing.T) {
 		}
 		return all
 	}
-	for query, want := range map[string][]int{"?gpu=GPU-0": {2, 1, 4}, "?gpu=0": {2, 1, 4}, "?workload=unit:a": {3, 1}, "?gpu=GPU-7": {}} {
+	for query, want := range map[string][]int{"?gpu=GPU-0": {2, 1, 4}, "?gpu=0": {2, 1, 4}, "?workload=unit:a": {3, 1}, "?workload=unit:c": {}} {
 		a := ask(query)
 		if got := pids(a); !a.Listed || a.All != len(want) || len(got) != len(want) {
 			t.Errorf("%s has", query)

@@ -113,8 +113,8 @@ func (c Config) validate() error {
 	wrong.Below("", c.Health.validate())
 	wrong.Below("", c.Enforcer.validate())
 	wrong.Below("", c.Web.validate())
-	wrong.If(!(c.Tracing.Sample >= 0 && c.Tracing.Sample <= 1), "tracing.sample: %v is not a part from 0 to 1 or from 0 %% "+
-		"to 100 %%", float64(c.Tracing.Sample))
+	wrong.If(!(c.Tracing.Sample >= 0 && c.Tracing.Sample <= 1), "tracing.sample: %v, or %v %%, is not a part from 0 to 1 or from "+
+		"0 %% to 100 %%", float64(c.Tracing.Sample), 100*float64(c.Tracing.Sample))
 	return wrong.Err()
 }
 
