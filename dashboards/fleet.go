@@ -105,7 +105,7 @@ var fleet = dashboard{
 					"answer.",
 				queries: []query{
 					{"sum(" + hosts.of(health.Status, `gpu!=""`) + " == bool 0) / sum(" + hosts.of(collectors.DevicesExpected) +
-						")", "GPUs well"},
+						")", "GPUs ok"},
 					{"1 - sum(" + hosts.rate(workloads.QoSViolations) + ") / sum(" + hosts.rate(workloads.QoSWindows) + ")",
 						"guarantees kept"},
 					{"avg(" + hosts.of(targetUp) + ")", "scrapes"}}},

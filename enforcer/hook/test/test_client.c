@@ -298,7 +298,7 @@ static void refused_short(void) { refuse(answer_short, "Bad message"); }
 static void refused_zeros(void) { refuse(answer_zeros, "Bad message"); }
 static void refused_version(void) { refuse(answer_version, "another version"); }
 static void refused_length(void) { refuse(answer_length, "Bad message"); }
-static void refused_type(void) { refuse(answer_type, "no WELCOME"); }
+static void refused_type(void) { refuse(answer_type, "not a WELCOME"); }
 static void refused_tenant(void) { refuse(answer_error, "no such tenant"); }
 static void refused_no_page(void) { refuse(answer_no_page, "no descriptor"); }
 static void refused_unsealed(void) { refuse(answer_unsealed, "shrink"); }

@@ -166,7 +166,7 @@ void gs_connect_await(void)
 	else if (f.header.type == GS_ERR)
 		refused(&f.err);
 	else
-		gs_client_fail("its answer is no WELCOME");
+		gs_client_fail("its answer is not a WELCOME");
 }
 
 void gs_connect_now(void)
