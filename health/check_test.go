@@ -90,4 +90,7 @@ func TestCheckNamesItsMetrics(t *testing.T) {
 		got += m.Name + " "
 	}
 	fixture.Equal(t, got, "nvgpu_temperature_margin_celsius nvgpu_up nvgpu_power_watts nvgpu_temperature_celsius ", "it is")
+	for id, want := range map[string]bool{"nvlink_down": false, "xid_fatal": true} {
+		fixture.Equal(t, fixture.Value(Named(id))(t).Holds(), want, "only a reset ends %s:", id)
+	}
 }

@@ -249,7 +249,6 @@ func TestLinksTrainAfterABoot(t *testing.T) {
 		}
 		w.steps(3, links(18)...)
 		w.restart(boot)
-		w.steps(1, links(18)...)
 		w.steps(12, links(5)...)
 		fixture.Equal(t, w.state("nvlink_down"), want, "after a restart in the %s boot", boot)
 		w.steps(30, links(17)...)

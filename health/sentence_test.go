@@ -298,6 +298,7 @@ func TestLostDataIsReportedOnce(t *testing.T) {
 	}{
 		"a drained reload": {func(s *stage) { s.drained = 1 }, none, all + ", the node", incident.Entity{}},
 		"one GPU":          {func(s *stage) { s.gpus[3].stuck = "late" }, none, "GPU 3", third},
+		"two GPUs":         {func(s *stage) { s.gpus[3].stuck, s.gpus[4].stuck = "late", "late" }, none, "GPU 3, GPU 4", incident.Entity{}},
 		"a reading of all": {func(*stage) {}, func(x collectors.Sample) bool { return x.Metric == workloads.Processes },
 			"orphan_memory of " + all, incident.Entity{}},
 		"a reading of one GPU": {func(*stage) {}, func(x collectors.Sample) bool {
@@ -307,7 +308,7 @@ func TestLostDataIsReportedOnce(t *testing.T) {
 		w, s, got := newWorld(t, Checks()...), newStage(8), []incident.Event(nil)
 		for ; s.at < 35*time.Minute; s.at += step {
 			lasts := s.during(5*time.Minute, 20*time.Minute) || s.during(20*time.Minute+3*step, 30*time.Minute)
-			s.drained, s.gpus[3].stuck = 0, ""
+			s.drained, s.gpus[3].stuck, s.gpus[4].stuck = 0, "", ""
 			if lasts {
 				c.play(s)
 			}
