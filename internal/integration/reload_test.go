@@ -82,7 +82,7 @@ func TestReloadOfThePage(t *testing.T) {
 		status, body := a.get(path)
 		return status == http.StatusOK && strings.Contains(body, text)
 	}
-	const processes = "/api/v1/processes?gpu=GPU-0"
+	const processes = "/api/v1/processes?gpu=0"
 	fixture.If(t, !has(processes, `"listed":false,"all":0,"processes":[]`) || has("/api/v1/state", "grafana_url"),
 		"processes are listed, or there is a Grafana, without a word in the configuration")
 	f.set("config.yml", "collectors: {fast: 500ms, medium: 500ms, per_process: true}\n"+
