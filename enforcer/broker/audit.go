@@ -34,7 +34,7 @@ func (b *Broker) Sessions() []Session {
 		s.mu.Lock()
 		tenant := s.tenant
 		s.mu.Unlock()
-		one := Session{PID: s.facts.PID, UID: s.facts.UID, Tenant: tenant, Party: s.owner.party, Hook: s.hook,
+		one := Session{PID: s.facts.PID, UID: s.facts.UID, Tenant: tenant, Party: s.user.name, Hook: s.hook,
 			Stale: state(s.state.Load()) == stale, Since: s.since}
 		for _, t := range s.seats {
 			if t != nil {

@@ -86,8 +86,8 @@ type Options struct {
 	// trace.
 	Observe func(Traced)
 
-	// Owner names the owner of a process: all processes of one owner share one
-	// owner's part of the broker. It receives the kernel's facts at the
+	// Owner names the owner of a process: those of a job have one owner, and no process has a part in the gangs and
+	// communicators of another owner. It receives the kernel's facts at the
 	// connection: ids and cgroup. nil: all processes of a user in a cgroup have
 	// one owner. It may be called concurrently and must not block.
 	Owner func(f Facts) string
@@ -113,11 +113,11 @@ type Request struct {
 type timing struct {
 	hello, heartbeat, stale, flood, release, poll, again, unlisted, behind time.Duration
 
-	perSession, perOwner         int // messages a second
-	callsOfProcess, callsOfOwner int // connections a second
-	asks                         int // for statistics, of an owner, a second
-	pages, pagesAtOnce           int // that an owner's sessions get: a second in the long run, and at once
-	maxGPUs                      int
+	perSession, perUser         int // messages a second
+	callsOfProcess, callsOfUser int // connections a second
+	asks                        int // for statistics, of a user, a second
+	pages, pagesAtOnce          int // that a user's sessions get: a second in the long run, and at once
+	maxGPUs                     int
 }
 
 // Bounds, each by default.
@@ -127,11 +127,11 @@ const (
 	maxGPUs     = 64
 
 	messagesOfSession = 2000 // a second
-	messagesOfOwner   = 20_000
+	messagesOfUser    = 20_000
 	callsOfProcess    = 32 // connections a second
-	callsOfOwner      = 256
-	asksOfOwner       = 20 // for statistics, a second
-	pagesOfOwner      = 16 // that its sessions get, a second in the long run,
+	callsOfUser       = 256
+	asksOfUser        = 20 // for statistics, a second
+	pagesOfUser       = 16 // that their sessions get, a second in the long run,
 	pagesAtOnce       = 4096
 
 	// A session has its connection, its process and its leases. Two more descriptors of it are in flight, which the
@@ -144,9 +144,9 @@ var defaults = timing{
 	hello: 2 * time.Second, heartbeat: 250 * time.Millisecond, stale: 3 * time.Second, flood: 10 * time.Second,
 	release: 2 * time.Second, poll: 100 * time.Millisecond, again: 25 * time.Millisecond, unlisted: 3 * time.Second,
 	behind:     time.Second,
-	perSession: messagesOfSession, perOwner: messagesOfOwner, callsOfProcess: callsOfProcess,
-	callsOfOwner: callsOfOwner, asks: asksOfOwner, maxGPUs: maxGPUs,
-	pages: pagesOfOwner, pagesAtOnce: pagesAtOnce,
+	perSession: messagesOfSession, perUser: messagesOfUser, callsOfProcess: callsOfProcess,
+	callsOfUser: callsOfUser, asks: asksOfUser, maxGPUs: maxGPUs,
+	pages: pagesOfUser, pagesAtOnce: pagesAtOnce,
 }
 
 // pingInterval is how often a process should send PING.
@@ -168,15 +168,17 @@ type Broker struct {
 	ended    chan struct{} // closed when Run is about to end
 	tasks    sync.WaitGroup
 	pidfd    func(fd, pid int) (int, error)
-	starved  atomic.Int64 // clock: when it last lacked a resource to serve a process; 0 never
-	said     atomic.Int64 // clock: when that was last logged
-	met      atomic.Int64 // clock: when an ungoverned GPU was last logged
-	parted   atomic.Int64 // clock: when a session last ended whose process did not; 0 never
-	taken    atomic.Int64 // clock: when a process that gave itself a time slice was last logged
-	back     atomic.Int64 // clock: when it last started, or resumed after standing still
-	looks    sync.Mutex   // of ShowTraces, which owns
-	looked   uint64       // the number of looks at a trace
-	reloads  sync.Mutex   // so that sessions are judged one policy after the other
+	whose    func(Facts) string // the user of a process
+	starved  atomic.Int64       // clock: when it last lacked a resource to serve a process; 0 never
+	said     atomic.Int64       // clock: when that was last logged
+	met      atomic.Int64       // clock: when an ungoverned GPU was last logged
+	parted   atomic.Int64       // clock: when a session last ended whose process did not; 0 never
+	taken    atomic.Int64       // clock: when a process that gave itself a time slice was last logged
+	back     atomic.Int64       // clock: when it last started, or resumed after standing still
+	looks    sync.Mutex         // of ShowTraces, which owns
+	looked   uint64             // the number of looks at a trace, and
+	shown    time.Duration      // when ShowTraces last began
+	reloads  sync.Mutex         // so that sessions are judged one policy after the other
 	absent   struct {
 		sync.Mutex
 		pids map[int]bool // suspended processes
@@ -186,8 +188,7 @@ type Broker struct {
 	sessions map[uint64]*session   // connected, or gone with memory that is still charged, or with something unread
 	silent   map[*session]struct{} // stale and without memory
 	callers  map[int]*caller
-	owners   map[string]*owner
-	parties  map[string]*user
+	users    map[string]*user
 	gpus     map[[16]byte]*gpu
 	last     uint64 // session's number
 }
@@ -206,9 +207,9 @@ func New(o Options) (*Broker, error) {
 	}
 	b := &Broker{
 		options: o, timing: defaults, log: orElse(o.Logger, slog.New(slog.DiscardHandler)), listener: o.Listener,
-		clock: newClock(), ended: make(chan struct{}), pidfd: peerPidfd,
+		clock: newClock(), ended: make(chan struct{}), pidfd: peerPidfd, whose: whoseOf,
 		sessions: map[uint64]*session{}, silent: map[*session]struct{}{}, callers: map[int]*caller{},
-		owners: map[string]*owner{}, parties: map[string]*user{}, gpus: map[[16]byte]*gpu{},
+		users: map[string]*user{}, gpus: map[[16]byte]*gpu{},
 	}
 	b.policy.Store(&o.Policy)
 	// Session numbers differ from those of the previous broker, so that a
@@ -330,7 +331,7 @@ func (b *Broker) over() bool {
 	}
 }
 
-// accept takes connections until ctx ends. An owner that connects too often
+// accept takes connections until ctx ends. A user who connects too often
 // costs only its identification.
 func (b *Broker) accept(ctx context.Context) error {
 	raw, err := b.door.SyscallConn()

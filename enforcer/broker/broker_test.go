@@ -338,7 +338,7 @@ func TestSlowHello(t *testing.T) {
 
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
-	b := start(t, Options{}, func(b *Broker) { b.timing.perSession, b.timing.perOwner = 1e8, 1e8 })
+	b := start(t, Options{}, func(b *Broker) { b.timing.perSession, b.timing.perUser = 1e8, 1e8 })
 	c := dial(t, b, "a", 1)
 	eventually(t, "who reads nothing is dropped", func() bool {
 		_, _ = c.conn.Write(c.frame(wire.TypePing, nil))

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -62,13 +63,16 @@ func start(tb testing.TB, o Options, change func(*Broker)) *Broker {
 	o.MaxPerPID = orElse(o.MaxPerPID, 1<<20) // all clients of a test are one process
 	b, err := New(o)
 	fixture.Must(tb, err)
-	b.timing.callsOfProcess, b.timing.callsOfOwner = 1e6, 1e6
+	b.timing.callsOfProcess, b.timing.callsOfUser = 1e6, 1e6
 	if change != nil {
 		change(b)
 	}
 	fixture.Running(tb, b.Run)
 	return b
 }
+
+// newJob names another one each time.
+func newJob(Facts) string { return fmt.Sprint(random()) }
 
 // stopClock stops the broker's clock, so that a test sees a rate within one moment.
 func (b *Broker) stopClock() {

@@ -133,13 +133,13 @@ func (s *session) check(m *mail, h wire.Header, err error, now time.Duration) *r
 	return nil
 }
 
-// limit takes a message from the session's rate and its owner's. A message
-// beyond the owner's rate is only delayed, because others may have used that
+// limit takes a message from the session's rate and its user's. A message
+// beyond the user's rate is only delayed, because others may have used that
 // up. Beyond the session's own rate, messages for the books are delayed, and
 // the others are refused.
 func (s *session) limit(h wire.Header, now time.Duration) *refusal {
 	t := &s.b.timing
-	if s.pause = min(s.owner.rate.owe(now, t.perOwner), time.Second); s.pause > 0 {
+	if s.pause = min(s.user.rate.owe(now, t.perUser), time.Second); s.pause > 0 {
 		s.b.counters.slowed.Add(1)
 	}
 	if s.rate.take(now, t.perSession) {

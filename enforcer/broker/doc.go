@@ -27,7 +27,7 @@
 //   - Messages are hints. The broker's clock bounds what is charged, and the sum of committed
 //     and reserved memory never exceeds a cap, unless it was adopted or the cap was lowered.
 //   - A process that floods, lies or does not read harms only its own turns and memory. The
-//     broker's parts are bounded for each process and owner (limit.go).
+//     broker's parts are bounded for each process and user (limit.go).
 //   - A process that says nothing for a turn and its drain gets no further turn until it does.
 //   - A program that the broker could not serve for a reason of the broker's is excused.
 //

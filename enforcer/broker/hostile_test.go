@@ -306,11 +306,11 @@ func TestAway(t *testing.T) {
 	}
 }
 
-// TestSharesOfSessions lets users take all the sessions that they can get. Each
-// gets its part, and root in one cgroup counts apart from root in another.
+// TestSharesOfSessions lets users take all the sessions that they can get, each in as many jobs. Each
+// gets a part, and root in one cgroup counts apart from root in another.
 func TestSharesOfSessions(t *testing.T) {
 	t.Parallel()
-	b := start(t, Options{Socket: open(t), MaxSessions: 120}, func(b *Broker) {
+	b := start(t, Options{Socket: open(t), MaxSessions: 120, Owner: newJob}, func(b *Broker) {
 		b.timing.hello, b.timing.stale = time.Hour, time.Hour // on a busy machine they are late, and silent
 	})
 	for _, hostile := range []struct {
@@ -343,17 +343,17 @@ func TestRefusalsBlameTheRightOwner(t *testing.T) {
 	for others, want := range map[int]bool{0: false, 1: false, 10: false, 13: true, 60: true, -13: false, -60: false} {
 		b := start(t, Options{MaxSessions: 1200}, nil)
 		last := 0
-		fill := func(job, user int) (n int) {
+		fill := func(user int) (n int) {
 			for ; ; n++ {
-				if last++; b.enter(&session{b: b, facts: Facts{PID: last, UID: uint32(user)}}, fmt.Sprint(job)) != nil {
+				if last++; b.enter(&session{b: b, facts: Facts{PID: last, UID: uint32(user)}}) != nil {
 					return n
 				}
 			}
 		}
 		for i := range max(others, -others) {
-			fill(i, 1000+max(0, min(1, others))*(i+1)) // of others, or its own other jobs
+			fill(1000 + max(0, min(1, others))*(i+1)) // of others, or in its own other jobs
 		}
-		n := fill(-1, 1000)
+		n := fill(1000)
 		if refused, excused := b.Refused(last); !refused || excused != want || b.Stats().Starved {
 			t.Errorf("beside %d it has %d sessions, is refused: %v, excused: %v", others, n, refused, excused)
 		}
@@ -391,7 +391,7 @@ func TestFewSessionsOfAProcess(t *testing.T) {
 // for that reason passes for refused, and is not excused.
 func TestCalls(t *testing.T) {
 	b := start(t, Options{Socket: open(t)}, func(b *Broker) {
-		b.timing.callsOfProcess, b.timing.callsOfOwner = 5, 8
+		b.timing.callsOfProcess, b.timing.callsOfUser = 5, 8
 		b.stopClock()
 	})
 	h := strange(t, "connect", b.options.Socket, 100, 4711, "")

@@ -59,26 +59,25 @@ type caller struct {
 	sessions int
 	calls    rate
 	refused  time.Duration // when it was last refused a session for more than what it did itself; 0 never
-	excused  time.Duration // when that was last the fault of other owners; 0 never
+	excused  time.Duration // when that was last the fault of other users; 0 never
 }
 
-// An owner is the unit that shares the broker: its processes share its part.
-// The broker's mutex guards its sessions.
-type owner struct {
+// A user is a party (procs.Party), the unit that shares the broker: its processes share its part, whatever jobs they
+// belong to. The broker's mutex guards its sessions.
+type user struct {
 	name        string
-	party       string // may be several owners: a user with several jobs
 	sessions    int
 	calls, rate rate // connections and messages
 	asks        rate // for statistics
 	spans       rate
-	pages       rate // that its sessions got
+	pages       rate          // that its sessions got
+	last        sync.Mutex    // of the last look at a trace
+	looked      uint64        // number of the latest look at one of its traces,
+	owes        time.Duration // and of looks at them, more than its part; ShowTraces'
 }
 
-// A user is the broker's record of a party (procs.Party) that has sessions. The broker's mutex guards their number.
-type user struct {
-	sessions int
-	last     sync.Mutex // of the last look at a trace
-}
+// whoseOf returns the user of a process.
+func whoseOf(f Facts) string { return procs.Party(f.Cgroup, f.UID) }
 
 // inNameOf returns the owner of a process by its user and cgroup.
 func inNameOf(f Facts) string { return fmt.Sprintf("%d %s", f.UID, f.Cgroup) }
@@ -100,21 +99,21 @@ func (b *Broker) calls(pid int, now time.Duration) bool {
 	return b.caller(pid).calls.take(now, b.timing.callsOfProcess)
 }
 
-// part: an owner may have one in 16 of the free sessions. An owner that takes
-// all it can, 706 of 12,000, leaves 15 times as many to others, and after
-// thirty such owners 1,900 are left.
+// part: a user may have one in 16 of the free sessions. One who takes
+// all of these, 706 of 12,000, leaves 15 times as many to others, and after
+// thirty such users 1,900 are left.
 const part = 16
 
-// enter counts a session in, as long as its owner has less than its part of the
-// free ones; an owner without any gets one. See Refused for what a refusal means.
-func (b *Broker) enter(s *session, name string) *refusal {
-	now := b.clock.now()
+// enter counts a session in, as long as its user has less than a part of the
+// free ones; a user without any gets one. See Refused for what a refusal means.
+func (b *Broker) enter(s *session) *refusal {
+	now, name, owner := b.clock.now(), b.whose(s.facts), b.options.Owner(s.facts)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p, o := b.caller(s.facts.PID), b.owners[name]
-	if o == nil {
-		o = &owner{name: name, party: procs.Party(s.facts.Cgroup, s.facts.UID)}
-		b.owners[name] = o
+	p, u := b.caller(s.facts.PID), b.users[name]
+	if u == nil {
+		u = &user{name: name}
+		b.users[name] = u
 	}
 	switch {
 	case b.over():
@@ -122,70 +121,61 @@ func (b *Broker) enter(s *session, name string) *refusal {
 	case p.sessions >= b.options.MaxPerPID:
 		return refuse(wire.CodeLimit, fmt.Errorf("the process has %d sessions, including those with "+
 			"unread data", p.sessions))
-	case !o.calls.take(now, b.timing.callsOfOwner):
+	case !u.calls.take(now, b.timing.callsOfUser):
 		p.refused = now
-		return refuse(wire.CodeLimit, fmt.Errorf("the processes of its workload connect more than %d times a second",
-			b.timing.callsOfOwner))
-	case !b.capacity(o):
-		if p.refused = now; b.crowded(o) {
+		return refuse(wire.CodeLimit, fmt.Errorf("the processes of its user connect more than %d times a second",
+			b.timing.callsOfUser))
+	case !b.capacity(u):
+		if p.refused = now; b.crowded(u) {
 			p.excused = now
 		}
 		if free := b.options.MaxSessions - len(b.sessions); free > 0 {
-			return refuse(wire.CodeLimit, fmt.Errorf("its workload has %d sessions, and only %d are left for all "+
-				"others",
-				o.sessions, free))
+			return refuse(wire.CodeLimit, fmt.Errorf("its user has %d sessions, and only %d are left for all others",
+				u.sessions, free))
 		}
 		b.starve(fmt.Errorf("there are %d sessions", len(b.sessions)))
 		return refuse(wire.CodeLimit, fmt.Errorf("the broker has %d sessions", len(b.sessions)))
 	}
 	b.last++
-	if b.parties[o.party] == nil {
-		b.parties[o.party] = new(user)
-	}
-	s.id, s.caller, s.owner, s.user = b.last, p, o, b.parties[o.party]
+	s.id, s.caller, s.owner, s.user = b.last, p, owner, u
 	b.sessions[s.id] = s
 	p.sessions++
-	o.sessions++
-	s.user.sessions++
+	u.sessions++
 	return nil
 }
 
 // mayHave counts a page that a session is about to get. Its process may keep the page for as long as it lives, on the
-// broker's account, and the kernel does not tell whether it does: so an owner gets only so many in the long run.
+// broker's account, and the kernel does not tell whether it does: so a user gets only so many in the long run.
 func (b *Broker) mayHave(s *session) *refusal {
 	now := b.clock.now()
-	if s.owner.pages.takeOf(now, b.timing.pages, b.timing.recovers()) {
+	if s.user.pages.takeOf(now, b.timing.pages, b.timing.recovers()) {
 		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s.caller.refused = now
-	return refuse(wire.CodeLimit, fmt.Errorf("its workload began more than %d sessions, and may begin %d a second",
+	return refuse(wire.CodeLimit, fmt.Errorf("its user began more than %d sessions, and may begin %d a second",
 		b.timing.pagesAtOnce, b.timing.pages))
 }
 
-// recovers returns the time after which an owner may begin as many sessions at once again as at first.
+// recovers returns the time after which a user may begin as many sessions at once again as at first.
 func (t *timing) recovers() time.Duration {
 	return time.Duration(t.pagesAtOnce) * time.Second / time.Duration(t.pages)
 }
 
-// crowded reports whether others are the reason that an owner without capacity
-// has none: other parties have half of all sessions or more. Else its own has at
-// least half of what an owner could have alone, 353 of 12,000. The broker's mutex is
+// crowded reports whether others are the reason that a user without capacity
+// has none: they have half of all sessions or more. Else that one has at
+// least half of what a user could have alone, 353 of 12,000. The broker's mutex is
 // locked.
-func (b *Broker) crowded(o *owner) bool {
-	own := 0
-	if u := b.parties[o.party]; u != nil {
-		own = u.sessions
-	}
-	return 2*(len(b.sessions)-own) >= b.options.MaxSessions
+func (b *Broker) crowded(u *user) bool {
+	return 2*(len(b.sessions)-u.sessions) >= b.options.MaxSessions
 }
 
-// capacity reports whether an owner may have one more session. Silent sessions
+// capacity reports whether a user may have one more session. Silent sessions
 // without memory make room: nothing is lost with them. The broker's mutex is
 // locked.
-func (b *Broker) capacity(o *owner) bool {
-	may := func() bool { return part*o.sessions < b.options.MaxSessions-len(b.sessions) }
+func (b *Broker) capacity(u *user) bool {
+	may := func() bool { return part*u.sessions < b.options.MaxSessions-len(b.sessions) }
 	for s := range b.silent {
 		if may() {
 			break
@@ -207,13 +197,10 @@ func (b *Broker) uncount(s *session) {
 	}
 	delete(b.sessions, s.id)
 	s.caller.sessions--
-	s.owner.sessions--
-	if s.user.sessions--; s.user.sessions == 0 {
-		delete(b.parties, s.owner.party)
-	}
+	s.user.sessions--
 }
 
-// sweep forgets processes and owners with nothing left to remember.
+// sweep forgets processes and users with nothing left to remember.
 func (b *Broker) sweep(now time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -222,9 +209,9 @@ func (b *Broker) sweep(now time.Duration) {
 			delete(b.callers, pid)
 		}
 	}
-	for name, o := range b.owners {
-		if o.sessions == 0 && o.calls.idle(now) && o.pages.idle(now-b.timing.recovers()) {
-			delete(b.owners, name)
+	for name, u := range b.users {
+		if u.sessions == 0 && u.calls.idle(now) && u.pages.idle(now-b.timing.recovers()) {
+			delete(b.users, name)
 		}
 	}
 }
@@ -235,7 +222,7 @@ func (b *Broker) lately(at, now time.Duration) bool { return at != 0 && now-at <
 
 // Refused reports whether the limits of the broker recently refused a process a
 // session for more than what it did itself, and whether that excuses it: the
-// broker starved, or others had too much. What its own workload had does not.
+// broker starved, or others had too much. What its own user had does not.
 func (b *Broker) Refused(pid int) (refused, excused bool) {
 	now := b.clock.now()
 	if b.starves(now) {

@@ -30,11 +30,11 @@ func TestRate(t *testing.T) {
 	fixture.Equal(t, taken(100), 10, "… after an hour")
 }
 
-// TestRateOfOwner lets one session of an owner use up the rate of both. The
+// TestRateOfUser lets one session of a user use up the rate of both, which are of two jobs. The
 // other one is late, and is neither refused nor dropped.
-func TestRateOfOwner(t *testing.T) {
+func TestRateOfUser(t *testing.T) {
 	t.Parallel()
-	b := start(t, Options{}, func(b *Broker) { b.timing.perOwner, b.timing.flood = 100, 100*time.Millisecond })
+	b := start(t, Options{Owner: newJob}, func(b *Broker) { b.timing.perUser, b.timing.flood = 100, 100*time.Millisecond })
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
 	began := time.Now()
 	for range 130 {
@@ -52,12 +52,12 @@ func TestRateOfOwner(t *testing.T) {
 	}
 }
 
-// TestPagesOfAnOwner: an owner begins so many sessions at once, and so many a second in the long run, because nobody knows
+// TestPagesOfAUser: a user begins so many sessions at once, and so many a second in the long run, because nobody knows
 // what it keeps of those that have ended.
-func TestPagesOfAnOwner(t *testing.T) {
+func TestPagesOfAUser(t *testing.T) {
 	t.Parallel()
 	var jump func(time.Duration)
-	b := start(t, Options{}, func(b *Broker) { b.timing.pages, b.timing.pagesAtOnce, jump = 2, 10, b.clockThatJumps() })
+	b := start(t, Options{Owner: newJob}, func(b *Broker) { b.timing.pages, b.timing.pagesAtOnce, jump = 2, 10, b.clockThatJumps() })
 	begun := func() (n int) {
 		for range 20 {
 			typ, _ := connect(t, b.options.Socket).ask(wire.TypeHello, hello("a", 1))

@@ -29,7 +29,7 @@ func TestNoise(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	t.Logf("-noise.seed=%d", seed)
-	b := start(t, Options{}, func(b *Broker) { b.timing.perSession, b.timing.perOwner, b.timing.asks = 1e9, 1e9, 1e9 })
+	b := start(t, Options{}, func(b *Broker) { b.timing.perSession, b.timing.perUser, b.timing.asks = 1e9, 1e9, 1e9 })
 	honest := dial(t, b, "honest", 1)
 	honest.take(5)
 

@@ -8,7 +8,6 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,9 +31,7 @@ func TestTenThousand(t *testing.T) {
 	if sessions < want {
 		t.Logf("the limit of %d descriptors allows only %d sessions", limit.Max, sessions)
 	}
-	var owners atomic.Int64 // each session has another owner
-	b := start(t, Options{Owner: func(Facts) string { return strconv.FormatInt(owners.Add(1), 10) }},
-		func(b *Broker) { b.timing.stale, b.timing.perOwner = time.Hour, 1e9 })
+	b := start(t, Options{}, func(b *Broker) { b.timing.stale, b.timing.perUser, b.whose = time.Hour, 1e9, newJob }) // and users
 	before := resident(t)
 	for range 10 {
 		run(t, b, "a", sessions/10, 0)
@@ -69,7 +66,7 @@ func resident(t *testing.T) uint64 {
 // collector. It counts the allocations of the process, so it runs alone.
 func TestReserveAllocatesNothing(t *testing.T) {
 	b := start(t, Options{}, func(b *Broker) {
-		b.timing.perSession, b.timing.perOwner, b.timing.heartbeat = 1e9, 1e9, time.Hour
+		b.timing.perSession, b.timing.perUser, b.timing.heartbeat = 1e9, 1e9, time.Hour
 	})
 	c := dial(t, b, "a", 1)
 	file, err := c.conn.File()

@@ -2,9 +2,11 @@ package broker
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -284,31 +286,48 @@ func TestTracesAreShownWhenAskedFor(t *testing.T) {
 	}
 }
 
-// TestTracesOfAUserAreShownInTurn: those whose looks take long wait for one another, and nobody else for them.
-func TestTracesOfAUserAreShownInTurn(t *testing.T) {
-	var all []uint64
+// TestTracesAreShownInTurn has twenty users, each with three jobs, have a look at one of their traces take 55 ms. An
+// honest one's is looked at in each round that begins when the first ones are over, no round takes long, and each
+// session has its turn.
+func TestTracesAreShownInTurn(t *testing.T) {
+	const users, looks, cost = 20, 400, 55 * time.Millisecond
+	var jump func(time.Duration)
+	var jobs atomic.Int64
+	seen, first, over := map[uint64]int{}, uint64(0), false
 	b := start(t, Options{Observe: func(one Traced) {
-		if one.Ends {
+		if one.Ends || over {
 			return
 		}
-		for began := time.Now(); time.Since(began) < lookTime; {
+		if seen[one.Session]++; one.Session != first {
+			jump(cost)
 		}
-		all = append(all, one.Session)
-	}, Owner: func(Facts) string { return fmt.Sprint(wire.Monotonic()) }}, nil)
-	b.looks.Lock() // nobody else looks until there are three
-	for range 3 {
-		h := hello("a", 1)
-		h.Leases, h.Trace = 1, 1
-		connect(t, b.options.Socket).hello(wire.TypeHello, h)
-	}
-	b.looks.Unlock()
-	for range 6 {
-		b.ShowTraces()
-	}
-	b.looks.Lock()
+	}, Owner: newJob}, func(b *Broker) {
+		jump = b.clockThatJumps()
+		b.whose = func(Facts) string { return fmt.Sprint((jobs.Add(1) + 1) / 3) }
+	})
+	b.looks.Lock() // nobody else looks
 	defer b.looks.Unlock()
-	fixture.If(t, len(all) < 6 || slices.Compare(all[:3], all[3:6]) != 0 || len(slices.Compact(slices.Sorted(slices.Values(all[:3])))) != 3,
-		"the sessions that were shown: %v", all)
+	h := hello("a", 1)
+	h.Leases, h.Trace = 1, 1
+	for range 1 + 3*users {
+		c := connect(t, b.options.Socket)
+		c.hello(wire.TypeHello, h)
+		first = cmp.Or(first, c.session)
+	}
+	for i := range looks {
+		before := b.clock.now()
+		b.show()
+		fixture.AtMost(t, b.clock.now()-before, roundTime+2*cost, "a round takes")
+		if jump(observeInterval); i == users {
+			seen[first] = 0
+		}
+	}
+	over = true
+	honest := seen[first]
+	delete(seen, first)
+	fixture.AtLeast(t, honest, (looks-users)*9/10, "rounds in which the honest one's trace is looked at, of %d", looks-users)
+	fixture.Equal(t, len(seen), 3*users, "others are looked at:")
+	fixture.AtLeast(t, slices.Min(slices.Collect(maps.Values(seen))), 2, "times")
 }
 
 // TestLastLooksComeOneByOne: sessions of a user that end at once, in many jobs, have others who look wait for one of them at most. A
@@ -323,7 +342,7 @@ func TestLastLooksComeOneByOne(t *testing.T) {
 			ended.Add(1)
 			looks.Add(-1)
 		}
-	}, Owner: func(Facts) string { return fmt.Sprint(wire.Monotonic()) }}))(t), hello("a", 1)
+	}, Owner: newJob}))(t), hello("a", 1)
 	end := fixture.Running(t, b.Run)
 	h.Leases, h.Trace = 1, 1
 	for i := range 8 {

@@ -42,7 +42,7 @@ type session struct {
 	facts   Facts
 	pidfd   int // see exits
 	caller  *caller
-	owner   *owner
+	owner   string // see Options
 	user    *user
 	page    page
 	looked  uint64      // number of the latest look at its trace; ShowTraces'
@@ -122,14 +122,14 @@ func (b *Broker) turnAway(fd int, r *refusal) {
 	mails.Put(m)
 }
 
-// admit identifies the owner of a connection and counts it, or returns why not.
+// admit identifies the process of a connection and counts it, or returns why not.
 func (b *Broker) admit(s *session, cred *unix.Ucred) *refusal {
 	now := b.clock.now()
 	s.heard.Store(int64(now))
 	s.due.Store(int64(now + b.timing.hello))
 	err := b.peer(s, s.fd, cred)
 	if err == nil {
-		if r := b.enter(s, b.options.Owner(s.facts)); r != nil {
+		if r := b.enter(s); r != nil {
 			b.exits.drop(s)
 			return r
 		}

@@ -8,14 +8,14 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// spansOfOwner bounds the spans of an owner's requests, a second. A program that asks a lot
+// spansOfUser bounds the spans of a user's requests, a second. A program that asks a lot
 // must not push out the spans of others.
-const spansOfOwner = 100
+const spansOfUser = 100
 
 // begin begins the span of a request, unless it is not sampled.
 func (s *session) begin(name string, now time.Duration) *span.Span {
 	a := s.b.options.Spans.Sample(name, s.parent)
-	if a != nil && !s.owner.spans.take(now, spansOfOwner) {
+	if a != nil && !s.user.spans.take(now, spansOfUser) {
 		return nil
 	}
 	return a

@@ -211,7 +211,7 @@ func (s *session) stats(fd int, m *mail, h wire.Header, _ []byte) *refusal {
 	switch {
 	case s.unread() > 0:
 		return refusedUnread
-	case !s.owner.asks.take(s.b.clock.now(), s.b.timing.asks):
+	case !s.user.asks.take(s.b.clock.now(), s.b.timing.asks):
 		return refusedAsks
 	}
 	file, err := memfd("gpusteward-stats")

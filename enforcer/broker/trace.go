@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -90,25 +91,44 @@ func (b *Broker) observe(ctx context.Context) error {
 	}
 }
 
-// lookTime is how long looks at the traces of a user may take at a time. Of who has more to look at, the rest is
-// looked at the next time: a process can make a look take 0.1 s, and others must not miss theirs.
-const lookTime = 20 * time.Millisecond
+// A process can make a look at its trace take 0.1 s, and others must not miss theirs, nor the enforcer wait for it. So
+// looks take half of the time at most, of which each user who has sessions has an equal part.
+const (
+	lookTime  = 20 * time.Millisecond // that a user may take at once, beyond which he waits until it is his part,
+	roundTime = observeInterval / 2   // and all of them, beyond which the rest comes first the next time
+)
 
 // ShowTraces shows all traces as they are now. Otherwise what a process has noted is seen within observeInterval, or
-// later on a busy host. Of a user whose traces take more than lookTime, it shows only some, in turn.
+// later on a busy host. Of users whose traces take long to look at, it shows only some, in turn.
 func (b *Broker) ShowTraces() {
 	b.looks.Lock()
 	defer b.looks.Unlock()
+	b.show()
+}
+
+// show is ShowTraces for who holds the mutex of looks.
+func (b *Broker) show() {
 	of := map[*user][]*session{}
 	for _, s := range b.begun() {
 		of[s.user] = append(of[s.user], s)
 	}
-	for _, all := range of {
+	began := b.clock.now()
+	part := min(began-b.shown, observeInterval) / 2 / time.Duration(max(1, len(of)))
+	b.shown = began
+	for u := range of {
+		u.owes = max(0, u.owes-part)
+	}
+	for _, u := range slices.SortedFunc(maps.Keys(of), func(a, b *user) int {
+		return cmp.Or(cmp.Compare(a.owes, b.owes), cmp.Compare(a.looked, b.looked))
+	}) {
+		all := of[u]
 		slices.SortFunc(all, func(a, b *session) int { return cmp.Compare(a.looked, b.looked) })
-		for began := time.Now(); len(all) > 0 && time.Since(began) < lookTime; all = all[1:] {
+		for at := b.clock.now(); len(all) > 0 && u.owes < lookTime && at-began < roundTime; all = all[1:] {
 			b.looked++
-			all[0].looked = b.looked
+			u.looked, all[0].looked = b.looked, b.looked
 			all[0].trace.show(all[0])
+			now := b.clock.now()
+			u.owes, at = u.owes+now-at, now
 		}
 	}
 }
@@ -133,7 +153,7 @@ func (b *Broker) Time(pid int, every time.Duration) {
 
 // traced returns the session with its trace, whose mutex is held.
 func (s *session) traced(ends bool) Traced {
-	one := Traced{Session: s.id, PID: s.facts.PID, UID: s.facts.UID, Since: s.since, Owner: s.owner.name, Party: s.owner.party,
+	one := Traced{Session: s.id, PID: s.facts.PID, UID: s.facts.UID, Since: s.since, Owner: s.owner, Party: s.user.name,
 		Trace: s.trace.m, Crash: s.trace.c, Ends: ends, GPUs: make([]string, len(s.seats))}
 	s.mu.Lock()
 	one.Tenant = s.tenant

@@ -543,10 +543,10 @@ func TestASessionJoinsItsCallersTrace(t *testing.T) {
 		fixture.If(t, s.Parent.ID != [8]byte{} || s.Trace == [16]byte{} || s.Trace == span.ParseParent(traceparent).Trace ||
 			(s.Failed == "tenant") != (i == 3), "%d: %+v", i, s)
 	}
-	for range 2 * spansOfOwner { // whoever asks a lot does not push out the spans of others
+	for range 2 * spansOfUser { // whoever asks a lot does not push out the spans of others
 		_, _ = c.reserve(1000)
 	}
-	fixture.Equal(t, len(spans("reserve")), spansOfOwner-5, "spans of RESERVE beside the five of others")
+	fixture.Equal(t, len(spans("reserve")), spansOfUser-5, "spans of RESERVE beside the five of others")
 }
 
 // TestTurnsAreSpans ends a tenant's turn when its work has drained, in time or too late.

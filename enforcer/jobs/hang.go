@@ -77,7 +77,7 @@ type verdict struct {
 func (o *Observer) judge(at int64) (all []wire.HangStats) {
 	found := map[string]*hang{}
 	blamed := map[*process]bool{}
-	wanted := map[string]int{} // processes of each owner of which it will be read what is in flight
+	wanted := map[string]int{} // processes of each party of which it will be read what is in flight
 	for _, v := range slices.Concat(o.verdicts(at), o.unhooked(at), o.unread(at)) {
 		if blamed[v.culprit] {
 			continue
@@ -111,8 +111,8 @@ func (o *Observer) judge(at int64) (all []wire.HangStats) {
 		known := h.known
 		h.Where = h.place
 		if f := &v.culprit.flight; v.reason == "kernel" {
-			if !f.known && wanted[v.culprit.owner] < flightLooks {
-				wanted[v.culprit.owner]++
+			if !f.known && wanted[v.culprit.party] < flightLooks {
+				wanted[v.culprit.party]++
 				f.wanted = true
 			}
 			known, h.Where = known && f.known, joined(h.place, f.text)
@@ -133,24 +133,24 @@ func (o *Observer) judge(at int64) (all []wire.HangStats) {
 type reading struct {
 	at     int64 // CLOCK_MONOTONIC, ns
 	pid    int
-	owner  string
+	party  string
 	stacks int
 }
 
 // mayRead reports whether it may be read where the culprit stands, and counts that. A process can tell of another hang
-// at each look: it is read once within patience, and an owner's have mostStacks read within readWithin.
+// at each look: it is read once within patience, and a party's have mostStacks read within readWithin.
 func (o *Observer) mayRead(v *verdict, at int64) bool {
 	o.readings = slices.DeleteFunc(o.readings, func(r reading) bool { return at-r.at >= int64(readWithin) })
-	now := reading{at, v.culprit.pid, v.culprit.owner, max(1, min(len(v.ring), maxPlaces))}
-	if now.owner == "" { // it has no session
-		now.owner = procs.Whose(o.procfs(), now.pid)
+	now := reading{at, v.culprit.pid, v.culprit.party, max(1, min(len(v.ring), maxPlaces))}
+	if now.party == "" { // it has no session
+		now.party = procs.Whose(o.procfs(), now.pid)
 	}
 	sum := now.stacks
 	for _, r := range o.readings {
 		if r.pid == now.pid && at-r.at < int64(patience) {
 			return false
 		}
-		if r.owner == now.owner {
+		if r.party == now.party {
 			sum += r.stacks
 		}
 	}
@@ -190,7 +190,7 @@ func (o *Observer) verdicts(at int64) []verdict {
 			mark(getsOn, group)
 		}
 	}
-	maps.DeleteFunc(groups, func(of communicatorOf, _ []*process) bool { return o.crowded[of.owner] })
+	maps.DeleteFunc(groups, func(of communicatorOf, _ []*process) bool { return o.crowded[of] })
 	all = append(all, deadlocks(groups, at)...)
 	all = slices.DeleteFunc(all, func(v verdict) bool {
 		return v.vague() && getsOn[v.culprit] || v.reason == "absent" && helped[v.culprit]
@@ -201,7 +201,7 @@ func (o *Observer) verdicts(at int64) []verdict {
 // groups returns the ranks of each communicator, and looks at those that are quiet.
 func (o *Observer) groups(at int64) map[communicatorOf][]*process {
 	groups := map[communicatorOf][]*process{}
-	left := map[string]*int{} // files that are read for an owner
+	left := map[string]*int{} // files that are read for a party
 	type found struct {
 		use
 		err error
@@ -212,10 +212,10 @@ func (o *Observer) groups(at int64) map[communicatorOf][]*process {
 		if p.ended == 0 && p.quiet(at) >= lookFrom {
 			f, known := uses[p.pid]
 			if !known {
-				if left[p.owner] == nil {
-					left[p.owner] = new(mostFiles)
+				if left[p.party] == nil {
+					left[p.party] = new(mostFiles)
 				}
-				f.use, _, f.err = useOf(o.procfs(), p.pid, left[p.owner])
+				f.use, _, f.err = useOf(o.procfs(), p.pid, left[p.party])
 				uses[p.pid] = f
 			}
 			p.watch.saw(f.use, f.err)
@@ -232,8 +232,8 @@ func (o *Observer) groups(at int64) map[communicatorOf][]*process {
 	return groups
 }
 
-// inTurn leaves out communicators of owners whose ranks are in too many of them: those that were left out most often
-// are judged now. Such an owner is judged for no deadlock, because not all of its waits are known.
+// inTurn leaves out communicators of parties whose ranks are in too many of them: those that were left out most often
+// are judged now. Such a party is judged for no deadlock, because not all of its waits are known.
 func (o *Observer) inTurn(groups map[communicatorOf][]*process) {
 	before := o.left
 	o.crowded, o.left = crowded(groups), map[communicatorOf]int{}
@@ -245,19 +245,23 @@ func (o *Observer) inTurn(groups map[communicatorOf][]*process) {
 	})
 	judged := map[string]int{}
 	for _, of := range all {
-		if judged[of.owner] += len(groups[of]); o.crowded[of.owner] && judged[of.owner] > mostRanks {
+		party := groups[of][0].party
+		if judged[party] += len(groups[of]); o.crowded[of] && judged[party] > mostRanks {
 			o.left[of] = before[of] + 1
 			delete(groups, of)
 		}
 	}
 }
 
-// crowded returns the owners whose processes are ranks of communicators more than mostRanks times.
-func crowded(groups map[communicatorOf][]*process) map[string]bool {
-	ranks, all := map[string]int{}, map[string]bool{}
+// crowded returns the communicators of parties whose processes are ranks of communicators more than mostRanks times.
+func crowded(groups map[communicatorOf][]*process) map[communicatorOf]bool {
+	ranks, all := map[string]int{}, map[communicatorOf]bool{}
+	for _, group := range groups {
+		ranks[group[0].party] += len(group)
+	}
 	for of, group := range groups {
-		if ranks[of.owner] += len(group); ranks[of.owner] > mostRanks {
-			all[of.owner] = true
+		if ranks[group[0].party] > mostRanks {
+			all[of] = true
 		}
 	}
 	return all

@@ -131,7 +131,7 @@ func TestNobodyFillsTheObserver(t *testing.T) {
 	}
 }
 
-// TestStacksAreReadNowAndThen lets ten processes of an owner tell at each look of a wait that began at another time: each
+// TestStacksAreReadNowAndThen lets ten processes of a user, each a job, tell at each look of a wait that began at another time: each
 // would have its stack read again.
 func TestStacksAreReadNowAndThen(t *testing.T) {
 	t.Parallel()
@@ -144,7 +144,7 @@ func TestStacksAreReadNowAndThen(t *testing.T) {
 	for look := range int64(130) {
 		for i, r := range h.ranks {
 			liar := min(i, 1)
-			switch r.owner = []string{"honest", "liar"}[liar]; {
+			switch r.owner, r.party = fmt.Sprint("job", i), []string{"honest", "liar"}[liar]; {
 			case look < 40:
 				r.by(1, h.at, wire.EventWait, 0)
 				r.by(1, h.at+1e6, wire.EventWaited, 0)
@@ -160,7 +160,7 @@ func TestStacksAreReadNowAndThen(t *testing.T) {
 	fixture.AtLeast(t, read[1].Load(), mostStacks, "readings of the liars in 90 s")
 }
 
-// TestManyCommunicators lets an owner have many sessions, each a rank of as many communicators as there may be: some are
+// TestManyCommunicators lets a user have many sessions, each a job and a rank of as many communicators as there may be: some are
 // judged at each look, in turn, and an honest job that hangs is found meanwhile.
 func TestManyCommunicators(t *testing.T) {
 	t.Parallel()
@@ -175,7 +175,7 @@ func TestManyCommunicators(t *testing.T) {
 	h.step(map[int]func(*rank, int64){0: waits, 1: waits, 2: func(*rank, int64) {}, 3: waits})
 	for range 12 {
 		for i := range sessions {
-			h.Observer.Observe(broker.Traced{Session: uint64(100 + i), PID: 5000 + i, Owner: "liar", Trace: wire.TraceIn(liar)})
+			h.Observer.Observe(broker.Traced{Session: uint64(100 + i), PID: 5000 + i, Owner: fmt.Sprint(i), Party: "liar", Trace: wire.TraceIn(liar)})
 		}
 		h.wait(1)
 		fixture.AtMost(t, (wire.Communicators-len(h.Observer.left))*sessions, mostRanks, "ranks that are judged")

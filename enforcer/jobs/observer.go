@@ -43,8 +43,8 @@ type Observer struct {
 	hangs     map[string]*hang // by group
 	readings  []reading
 	read      func(pid int, reason string) string // nil: where
-	crowded   map[string]bool                     // owners with too many communicators,
-	left      map[communicatorOf]int              // and how often each of those was left out in a row
+	crowded   map[communicatorOf]bool             // those of parties with too many,
+	left      map[communicatorOf]int              // and how often each was left out in a row
 	races     map[communicatorOf]*race
 	nccl      jobsOfNCCL
 	ask       func(context.Context, string) (ras.Status, error) // nil: ras.Ask

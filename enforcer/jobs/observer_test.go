@@ -62,6 +62,7 @@ type rank struct {
 	pid     int
 	tenant  string
 	owner   string
+	party   string
 	trace   []byte
 	head    uint64
 	entered uint64
@@ -222,7 +223,7 @@ func (h *host) look() (all []wire.JobStats, hangs []wire.HangStats) {
 			r.put64(88, uint64(h.at))
 			r.put64(96, uint64(h.at))
 		}
-		h.Observer.Observe(broker.Traced{Session: uint64(i + 1), PID: r.pid, Tenant: r.tenant, Owner: r.owner,
+		h.Observer.Observe(broker.Traced{Session: uint64(i + 1), PID: r.pid, Tenant: r.tenant, Owner: r.owner, Party: r.party,
 			GPUs: []string{fmt.Sprint("GPU-", i)}, Trace: wire.TraceIn(r.trace)})
 	}
 	return h.Observer.Look(func(int) string { return "job" })

@@ -138,7 +138,7 @@ func (o *Observer) Stragglers() (all []wire.StragglerStats) {
 }
 
 // communicators returns the processes that step, by communicator, where several do.
-// It leaves out those that send and receive, because such waits are not measured, and owners with too many.
+// It leaves out those that send and receive, because such waits are not measured, and parties with too many.
 func (o *Observer) communicators() map[communicatorOf][]*process {
 	all := map[communicatorOf][]*process{}
 	for _, p := range o.processes {
@@ -154,7 +154,7 @@ func (o *Observer) communicators() map[communicatorOf][]*process {
 	}
 	crowded := crowded(all)
 	for of, ranks := range all {
-		if len(ranks) < 2 || crowded[of.owner] {
+		if len(ranks) < 2 || crowded[of] {
 			delete(all, of)
 		}
 		slices.SortFunc(ranks, func(a, b *process) int { return cmp.Compare(a.pid, b.pid) })
