@@ -163,8 +163,11 @@ func (c *Control) listen() (net.Listener, error) {
 	mode := fs.FileMode(0o600)
 	if c.Anyone {
 		mode = 0o666
-		l = &shared{Listener: l, users: Users{Each: maxOfUser, All: maxOfUsers}, whose: procs.Peer}
 		err = os.Chmod(filepath.Dir(path), 0o755) // whatever the umask is
+		var failed error
+		if l, failed = share(l.(*net.UnixListener)); failed != nil {
+			return nil, failed
+		}
 	}
 	if err := errors.Join(err, os.Chmod(path, mode)); err != nil { // a client that connected before this is identified too
 		_ = l.Close()
@@ -179,39 +182,102 @@ const (
 	maxOfUsers     = 64               // and of all users
 	requestsOfUser = 64               // a second, and at once: further ones wait. As many connections: further ones are closed
 	workOnRefusals = time.Millisecond // until it rests
+	restOnRefusals = 19               // times as long as it worked
+	whoseFor       = time.Second      // until it is looked again whose a process is
+	mostWhose      = 1024             // processes of which that is remembered
 )
 
-// A shared listener refuses connections of users who have too many. It then rests for as long as it worked on that, so
-// that refusals take half of a processor at most. Others wait behind connections that are to be refused: 0.3 s for the
-// 4096 that the kernel keeps.
+// A shared listener closes connections of users who have too many, without reading. That takes some 5 us, because it remembers for a
+// moment whose a process is. It then rests, so that refusals take a twentieth of a processor. Others wait behind connections that are to be refused: 0.4 s for the 4096 that the kernel keeps.
 type shared struct {
 	net.Listener
+	door   *os.File      // a duplicate, at which connections are accepted before they cost anything
 	worked time.Duration // on refusals since it rested
 	users  Users
 	calls  requests
+	known  map[unix.Ucred]string // the users of processes,
+	since  time.Time             // as they were then
 	whose  func(procfs string, pid int, uid uint32) string
+	rest   func(time.Duration)
 }
+
+// share returns a listener that is shared by users.
+func share(l *net.UnixListener) (*shared, error) {
+	door, err := l.File()
+	if err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return &shared{Listener: l, door: door, users: Users{Each: maxOfUser, All: maxOfUsers}, whose: procs.Peer, rest: time.Sleep}, nil
+}
+
+// Close ends the listener.
+func (s *shared) Close() error { return errors.Join(s.door.Close(), s.Listener.Close()) }
 
 // Accept waits for the next connection that is not too many.
 func (s *shared) Accept() (net.Conn, error) {
+	raw, err := s.door.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
 	for {
-		conn, err := s.Listener.Accept()
-		if err != nil {
+		var fd int
+		var errno error
+		if err := raw.Read(func(l uintptr) bool {
+			fd, _, errno = unix.Accept4(int(l), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+			return errno != unix.EAGAIN
+		}); err != nil {
 			return nil, err
 		}
-		began, who := time.Now(), peerOf(conn)
-		if who.err == nil && who.uid != 0 {
-			who.user = s.whose("/proc", who.pid, uint32(who.uid))
+		switch {
+		case errno == unix.ECONNABORTED || errno == unix.EINTR:
+			continue
+		case errno != nil:
+			return nil, errno // http.Server waits and tries again if it is a lack of descriptors
 		}
-		if who.err == nil && s.calls.by(who.user).Allow() && s.users.take(who.user) {
-			return &counted{UnixConn: conn.(*net.UnixConn), user: who.user, end: sync.OnceFunc(func() { s.users.leave(who.user) })}, nil
+		began := time.Now()
+		if conn := s.take(fd, began); conn != nil {
+			return conn, nil
 		}
-		_ = conn.Close()
 		if s.worked += time.Since(began); s.worked >= workOnRefusals {
-			time.Sleep(s.worked)
+			s.rest(restOnRefusals * s.worked)
 			s.worked = 0
 		}
 	}
+}
+
+// take returns the connection, or closes it because its user has too many.
+func (s *shared) take(fd int, at time.Time) net.Conn {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	user := ""
+	if err == nil && cred.Uid != 0 {
+		user = s.userOf(*cred, at)
+	}
+	if err != nil || !s.calls.by(user).Allow() || !s.users.take(user) {
+		_ = unix.Close(fd)
+		return nil
+	}
+	file := os.NewFile(uintptr(fd), "connection")
+	conn, err := net.FileConn(file)
+	_ = file.Close()
+	if err != nil {
+		s.users.leave(user)
+		return nil
+	}
+	return &counted{UnixConn: conn.(*net.UnixConn), user: user, end: sync.OnceFunc(func() { s.users.leave(user) })}
+}
+
+// userOf returns the user as whom a process counts. It reads files of /proc, so it remembers that for a moment.
+func (s *shared) userOf(process unix.Ucred, at time.Time) string {
+	if at.Sub(s.since) >= whoseFor || len(s.known) >= mostWhose {
+		s.known, s.since = map[unix.Ucred]string{}, at
+	}
+	user, known := s.known[process]
+	if !known {
+		user = s.whose("/proc", int(process.Pid), process.Uid)
+		s.known[process] = user
+	}
+	return user
 }
 
 // Users bound what users have at a time. Root's is not bounded. A user is a party of package procs, whatever UIDs,

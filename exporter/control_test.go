@@ -250,21 +250,7 @@ func TestAUserIsOneAtASharedSocket(t *testing.T) {
 		Reads: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "read") })}
 	fixture.Must(t, os.Chmod(filepath.Dir(filepath.Dir(c.Path)), 0o755))
 	fixture.Running(t, c.Run)
-	dial := func(uid int) net.Conn {
-		runtime.LockOSThread() // credentials are those of the thread
-		defer runtime.UnlockOSThread()
-		as := func(uid int) {
-			_, _, _ = syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0))
-		}
-		for {
-			as(uid)
-			conn, err := net.Dial("unix", c.Path)
-			if as(0); err == nil {
-				t.Cleanup(func() { conn.Close() })
-				return conn
-			}
-		}
-	}
+	dial := func(uid int) net.Conn { return dialAs(t, c.Path, uid) }
 	ask := func(conn net.Conn, requests int) (answers int) {
 		go func() {
 			_, _ = io.WriteString(conn, strings.Repeat("GET /x HTTP/1.1\r\nHost: agent\r\n\r\n", requests))
@@ -289,6 +275,48 @@ func TestAUserIsOneAtASharedSocket(t *testing.T) {
 		fixture.Equal(t, ask(dial(uid), n), n, "answers to user %d", uid)
 		fixture.AtLeast(t, time.Since(began), atLeast, "%d requests of user %d took", n, uid)
 	}
+}
+
+// dialAs connects as a user, once it is possible.
+func dialAs(t *testing.T, path string, uid int) net.Conn {
+	runtime.LockOSThread() // credentials are those of the thread
+	defer runtime.UnlockOSThread()
+	as := func(uid int) {
+		_, _, _ = syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0))
+	}
+	for {
+		as(uid)
+		conn, err := net.Dial("unix", path)
+		if as(0); err == nil {
+			t.Cleanup(func() { conn.Close() })
+			return conn
+		}
+	}
+}
+
+// TestRefusalsAreNearlyFree: it is looked once whose a process is that connects without end, and refusals rest for
+// 19 times as long as they take. An honest user behind them is served.
+func TestRefusalsAreNearlyFree(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("it needs root, to connect as others")
+	}
+	path := filepath.Join(fixture.ShortDir(t), "s")
+	s, looks, rested := fixture.Value(share(fixture.Value(net.Listen("unix", path))(t).(*net.UnixListener)))(t), 0, time.Duration(0)
+	fixture.Must(t, errors.Join(os.Chmod(filepath.Dir(path), 0o755), os.Chmod(path, 0o666)))
+	s.whose = func(_ string, _ int, uid uint32) string { looks++; return fmt.Sprint(uid) }
+	s.rest = func(d time.Duration) { rested += d }
+	t.Cleanup(func() { _ = s.Close() })
+	for i := range 2001 {
+		dialAs(t, path, 7+i/2000).Close()
+	}
+	began, users := time.Now(), ""
+	for range maxOfUser + 1 {
+		users += fixture.Value(s.Accept())(t).(*counted).user
+	}
+	took := time.Since(began)
+	fixture.Equal(t, users, "77778", "those who are served:")
+	fixture.AtMost(t, looks, 2+int(took/whoseFor), "looks whose a process is")
+	fixture.AtLeast(t, rested, 5*took, "the rest after %v of work", took)
 }
 
 // TestACrowdedSocketIsAskedAgain: others fill the queue, which is of one connection, until the server takes them.
