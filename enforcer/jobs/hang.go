@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"gpusteward/enforcer/steps"
-	"gpusteward/internal/procs"
 	"gpusteward/internal/wire"
 )
 
@@ -74,11 +73,11 @@ type verdict struct {
 }
 
 // judge finds the present hangs.
-func (o *Observer) judge(at int64) (all []wire.HangStats) {
+func (o *Observer) judge(at int64, f files) (all []wire.HangStats) {
 	found := map[string]*hang{}
 	blamed := map[*process]bool{}
 	wanted := map[string]int{} // processes of each party of which it will be read what is in flight
-	for _, v := range slices.Concat(o.verdicts(at), o.unhooked(at), o.unread(at)) {
+	for _, v := range slices.Concat(o.verdicts(at, f), o.unhooked(at, f), o.unread(at)) {
 		if blamed[v.culprit] {
 			continue
 		}
@@ -142,9 +141,6 @@ type reading struct {
 func (o *Observer) mayRead(v *verdict, at int64) bool {
 	o.readings = slices.DeleteFunc(o.readings, func(r reading) bool { return at-r.at >= int64(readWithin) })
 	now := reading{at, v.culprit.pid, v.culprit.party, max(1, min(len(v.ring), maxPlaces))}
-	if now.party == "" { // it has no session
-		now.party = procs.Whose(o.procfs(), now.pid)
-	}
 	sum := now.stacks
 	for _, r := range o.readings {
 		if r.pid == now.pid && at-r.at < int64(patience) {
@@ -164,8 +160,8 @@ func (o *Observer) mayRead(v *verdict, at int64) bool {
 // verdicts returns what is found, the communicators with most ranks first. A
 // culprit that waits itself may be the victim of another one, which then comes
 // first.
-func (o *Observer) verdicts(at int64) []verdict {
-	groups := o.groups(at)
+func (o *Observer) verdicts(at int64, f files) []verdict {
+	groups := o.groups(at, f)
 	o.inTurn(groups)
 	shareUsual(groups)
 	// Who waits for one that gets on may stand in the way of others, and one that does nothing may wait for
@@ -198,29 +194,16 @@ func (o *Observer) verdicts(at int64) []verdict {
 	return append(unexplained(all, at), o.endless(at)...)
 }
 
-// groups returns the ranks of each communicator, and looks at those that are quiet.
-func (o *Observer) groups(at int64) map[communicatorOf][]*process {
+// groups returns the ranks of each communicator, and takes what those that are quiet do.
+func (o *Observer) groups(at int64, f files) map[communicatorOf][]*process {
 	groups := map[communicatorOf][]*process{}
-	left := map[string]*int{} // files that are read for a party
-	type found struct {
-		use
-		err error
-	}
-	uses := map[int]found{} // by PID: a process may have many sessions
 	for _, p := range o.processes {
 		p.hangs, p.usual = false, p.waiting.usual
-		if p.ended == 0 && p.quiet(at) >= lookFrom {
-			f, known := uses[p.pid]
-			if !known {
-				if left[p.party] == nil {
-					left[p.party] = new(mostFiles)
-				}
-				f.use, _, f.err = useOf(o.procfs(), p.pid, left[p.party])
-				uses[p.pid] = f
-			}
-			p.watch.saw(f.use, f.err)
-		} else {
+		switch u, known := f.uses[p.pid]; {
+		case p.ended > 0 || p.quiet(at) < lookFrom:
 			p.watch = watch{}
+		case known: // else it let the GPU go only a moment ago
+			p.watch.saw(u)
 		}
 		for i := range p.communicators {
 			if c := &p.communicators[i]; c.there {

@@ -123,6 +123,7 @@ const (
 	mostStacks       = 16               // that are read of a party's processes (TestStacksAreReadNowAndThen)
 	readWithin       = time.Minute      // within so long (TestStacksAreReadNowAndThen)
 	mostRanks        = 1024             // of a party that are judged at a look, each in each of its communicators (TestManyCommunicators)
+	allFiles         = 32768            // that are read at a look, whosever they are (no test)
 	mostFiles        = 8192             // that are read at a time to see whether the programs of a party compute (TestManyThreads)
 	maxFamily        = 256              // processes of a family that are looked at, and threads of each (no test)
 	maxOpen          = 4096             // files and threads of a process that NCCL may ask, and files of a server (no test)

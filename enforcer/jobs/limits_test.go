@@ -6,11 +6,14 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"gpusteward/enforcer/steps"
 	"gpusteward/internal/fixture"
@@ -90,7 +93,7 @@ func TestBoundaries(t *testing.T) {
 			fixture.Rewrite(t, filepath.Join(h.Observer.Procfs, fmt.Sprint(h.ranks[0].pid), name), text)
 		}
 		w.looks, w.idle = 1, 4
-		w.look(h.Observer.Procfs, h.ranks[0].pid)
+		w.saw(usesOf(h.Observer.Procfs, []reader{{pid: h.ranks[0].pid}}, 99)[h.ranks[0].pid])
 		return w.computes()
 	}
 	uses := func(share float64, seconds int) bool {
@@ -175,7 +178,7 @@ func TestBoundaries(t *testing.T) {
 		"lookFrom": {2.9e9, 3.1e9, func(v float64) bool {
 			p := &process{pid: 1000, last: at - int64(v)}
 			o := Observer{Procfs: newHost(t, 1).Observer.Procfs, processes: map[uint64]*process{1: p}}
-			return o.groups(at) != nil && p.watch.looks > 0
+			return o.groups(at, o.reads(at)) != nil && p.watch.looks > 0
 		}},
 		"lapForgotten": {59e9, 61e9, func(v float64) bool { return forgets(int64(v), 0) }},
 		"lapsAway":     {299e9, 301e9, func(v float64) bool { return forgets(int64(v), 100e9) }},
@@ -212,7 +215,8 @@ func settled(seconds float64) usual {
 	return usual{mean: mean{shape: shape{wall: seconds}, steps: 100}, spans: 10}
 }
 
-// TestManyThreads: who has more processes and threads than may be read is late, and nobody else reads for him.
+// TestManyThreads: who has more processes and threads than may be read is late, and so is who comes after so many of
+// others, until that one comes first. Others observe while files are read.
 func TestManyThreads(t *testing.T) {
 	h := newHost(t, 2)
 	h.ranks[0].proc('S', 0)
@@ -223,6 +227,21 @@ func TestManyThreads(t *testing.T) {
 		_, family, err := useOf(h.Observer.Procfs, parent, &left)
 		fixture.If(t, len(family) != 2 || !errors.Is(err, want), "%v: %v", family, err)
 	}
+	for late, first := range []int{parent, child} {
+		uses := usesOf(h.Observer.Procfs, []reader{{child, "b", late}, {parent, "a", 0}}, 3)
+		fixture.If(t, uses[first].err != nil && first == child || !errors.Is(uses[parent+child-first].err, procs.ErrLate), "%d comes first: %+v", first, uses)
+	}
+	held := filepath.Join(h.Observer.Procfs, fmt.Sprint(parent), "task", fmt.Sprint(parent), "children")
+	fixture.Must(t, errors.Join(os.Remove(held), unix.Mkfifo(held, 0o600)))
+	h.Observer.serving.looked = 1 << 62 // no server is looked at
+	h.look()
+	h.at += 4e9
+	looked := make(chan bool)
+	go func() { h.Observer.Look(func(int) string { return "" }); close(looked) }()
+	f := fixture.Value(os.OpenFile(held, os.O_WRONLY, 0))(t) // once it is read
+	h.Observer.Shared(child)
+	fixture.Must(t, f.Close())
+	<-looked
 	w := watch{idle: 1, looks: 2}
-	fixture.If(t, !w.saw(use{ticks: 9}, procs.ErrLate) || w != watch{idle: 1, looks: 2}, "a late look changes %+v", w)
+	fixture.If(t, !w.saw(used{use{ticks: 9}, procs.ErrLate}) || w != watch{idle: 1, looks: 2}, "a late look changes %+v", w)
 }

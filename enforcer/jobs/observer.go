@@ -42,6 +42,7 @@ type Observer struct {
 	host      pressure
 	hangs     map[string]*hang // by group
 	readings  []reading
+	late      map[int]int                         // looks in a row at which the files of a process were late, by PID
 	read      func(pid int, reason string) string // nil: where
 	crowded   map[communicatorOf]bool             // those of parties with too many,
 	left      map[communicatorOf]int              // and how often each was left out in a row
@@ -438,9 +439,10 @@ func (p *process) gpu() string {
 // Look returns the statistics of all processes, and the present hangs. workload
 // returns the workload of a process; empty: it is not known.
 func (o *Observer) Look(workload func(pid int) string) (all []wire.JobStats, hangs []wire.HangStats) {
+	at := o.now()
+	f := o.reads(at)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	at := o.now()
 	for session, p := range o.processes {
 		if p.ended > 0 && at-p.ended > int64(keepEnded) {
 			o.forget(session)
@@ -461,7 +463,7 @@ func (o *Observer) Look(workload func(pid int) string) (all []wire.JobStats, han
 			o.sees(p, e)
 		}
 	}
-	hangs = o.judge(at)
+	hangs = o.judge(at, f)
 	for _, p := range o.processes {
 		if p.ended == 0 {
 			all = append(all, p.stats(at))

@@ -71,19 +71,20 @@ type jobsOfNCCL struct {
 // told is an answer of NCCL, and its source.
 type told struct {
 	ras.Status
-	user int             // user of the process that answered; -1: unknown, or several
-	here map[string]bool // this host's addresses
+	whose string          // of the process that answered (procs.Whose); empty: unknown, or several
+	here  map[string]bool // this host's addresses
 }
 
 // A member is a process that may belong to a job.
 type member struct {
 	GPUProcess
-	inner, user int   // PID in its own namespace, and user
-	gone        int64 // since then the driver does not list it; 0: it does
-	use         usage
-	opens       opens
-	settled     int64  // since then that is the same
-	watch       *watch // nil: it is no suspect
+	inner   int    // PID in its own namespace
+	party   string // procs.Whose
+	gone    int64  // since then the driver does not list it; 0: it does
+	use     usage
+	opens   opens
+	settled int64  // since then that is the same
+	watch   *watch // nil: it is no suspect
 }
 
 // A usage is since when a process uses its GPU all the time, or hardly.
@@ -146,12 +147,6 @@ func (m *member) rests(long time.Duration) bool {
 // See takes the processes on the host's GPUs. One that is on several is listed
 // for each.
 func (o *Observer) See(all []GPUProcess) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	j, at := &o.nccl, o.now()
-	if j.members == nil {
-		j.members = map[int]*member{}
-	}
 	listed := map[int]GPUProcess{}
 	for _, p := range all {
 		if other, more := listed[p.PID]; more {
@@ -160,10 +155,25 @@ func (o *Observer) See(all []GPUProcess) {
 		}
 		listed[p.PID] = p
 	}
-	for pid, p := range listed {
+	j, at, came := &o.nccl, o.now(), map[int]*member{}
+	o.mu.Lock()
+	for pid := range listed {
 		if m := j.members[pid]; m == nil || m.gone > 0 {
-			inner, user := identity(o.procfs(), pid)
-			j.members[pid] = &member{inner: inner, user: user, settled: at}
+			came[pid] = &member{settled: at}
+		}
+	}
+	o.mu.Unlock()
+	for pid, m := range came { // others observe meanwhile
+		m.inner, m.party = innerOf(o.procfs(), pid), procs.Whose(o.procfs(), pid)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if j.members == nil {
+		j.members = map[int]*member{}
+	}
+	for pid, p := range listed {
+		if came[pid] != nil {
+			j.members[pid] = came[pid]
 		}
 		j.members[pid].GPUProcess = p
 		if j.members[pid].use.add(sample{p.Used, p.Sampled}); o.Held != nil && o.Held(p.Tenant, p.Workload) {
@@ -178,18 +188,14 @@ func (o *Observer) See(all []GPUProcess) {
 	maps.DeleteFunc(j.members, func(_ int, m *member) bool { return m.gone > 0 && at-m.gone > int64(keepEnded) })
 }
 
-// identity returns a process's PID in its own namespace, and its user.
-func identity(procfs string, pid int) (inner, user int) {
+// innerOf returns a process's PID in its own namespace.
+func innerOf(procfs string, pid int) int {
 	status, _ := os.ReadFile(filepath.Join(procfs, strconv.Itoa(pid), "status"))
-	user = -1
-	if ids := procs.StatusLine(status, "Uid"); len(ids) > 0 {
-		user = int(number([]byte(ids[0])))
-	}
-	return procs.Inner(status, pid), user
+	return procs.Inner(status, pid)
 }
 
 // unhooked returns the hangs of jobs whose culprit has no session.
-func (o *Observer) unhooked(at int64) (all []verdict) {
+func (o *Observer) unhooked(at int64, f files) (all []verdict) {
 	j := &o.nccl
 	if o.RAS == "" {
 		return nil
@@ -203,10 +209,12 @@ func (o *Observer) unhooked(at int64) (all []verdict) {
 			m.watch = &watch{}
 			fallthrough
 		default:
-			m.watch.look(o.procfs(), m.PID)
+			if u, known := f.uses[m.PID]; known {
+				m.watch.saw(u)
+			}
 		}
 	}
-	o.hear(at, suspects)
+	o.hear(at, suspects, f)
 	if len(suspects) == 0 {
 		j.watch = ras.Watch{}
 		for _, m := range j.members {
@@ -252,7 +260,7 @@ func (j *jobsOfNCCL) suspects() map[*member]bool {
 }
 
 // hear takes an answer of NCCL, and asks again when it is time.
-func (o *Observer) hear(at int64, suspects map[*member]bool) {
+func (o *Observer) hear(at int64, suspects map[*member]bool, f files) {
 	j := &o.nccl
 	select {
 	case t := <-j.answers:
@@ -270,24 +278,19 @@ func (o *Observer) hear(at int64, suspects map[*member]bool) {
 	if len(suspects) == 0 {
 		return
 	}
-	if at-j.looked >= int64(lookEvery) {
-		j.looked = at
-		for _, m := range j.members {
-			m.reopen(o.procfs(), at)
+	for pid, m := range j.members {
+		if now, known := f.opens[pid]; known {
+			m.reopen(now, at)
 		}
 	}
 	if j.answers != nil || j.wait > 0 && at-j.asked < int64(j.wait) || !j.settled(at, suspects) {
 		return
 	}
-	open := map[uint64]*member{} // sockets
+	q := question{}
 	for _, m := range j.members {
 		for _, inode := range m.opens.sockets {
-			open[inode] = m
+			q[inode] = append(q[inode], answerer{m.PID, m.party, m.still(at)})
 		}
-	}
-	q := question{served: map[uint64]int{}, old: map[int]bool{}}
-	for inode, m := range open {
-		q.served[inode], q.old[m.PID] = m.PID, m.still(at)
 	}
 	j.asked, j.answers = at, make(chan *told, 1)
 	go func(answers chan<- *told) { answers <- o.inquire(q) }(j.answers)
@@ -338,9 +341,8 @@ type opens struct {
 	known   bool
 }
 
-// reopen looks at what the process has open.
-func (m *member) reopen(procfs string, at int64) {
-	now := opensOf(procfs, m.PID)
+// reopen takes what the process has open.
+func (m *member) reopen(now opens, at int64) {
 	if !now.known || !m.opens.known || !slices.Equal(now.sockets, m.opens.sockets) ||
 		!slices.Equal(now.threads, m.opens.threads) {
 		m.settled = at
@@ -387,15 +389,19 @@ func entries(dir string) (all []string, more bool) {
 	return all, len(all) > maxOpen
 }
 
-// A question is what is known of those that may be asked.
-type question struct {
-	served map[uint64]int // PIDs by their sockets
-	old    map[int]bool   // whether the process makes no communicators
+// A question is what is known of those that may be asked, by their sockets.
+type question map[uint64][]answerer
+
+// An answerer is a process that has a socket.
+type answerer struct {
+	pid   int
+	whose string // procs.Whose
+	still bool   // it makes no communicators
 }
 
 // inquire asks NCCL if each process that may answer is known and may be asked. The kernel
-// chooses one of those that listen. The answer is nil if there is none: most jobs
-// do not listen where this host can ask.
+// chooses one of those that listen. The answer is nil if there is none, as most jobs
+// do not listen where this host can ask, or if others listen after it.
 func (o *Observer) inquire(q question) *told {
 	ask := ras.Ask
 	if o.ask != nil {
@@ -405,19 +411,25 @@ func (o *Observer) inquire(q question) *told {
 	if len(servers) == 0 {
 		return nil
 	}
-	for _, l := range servers {
-		pid, known := q.served[l.inode]
-		if !known || !q.old[pid] || o.refuses(pid) {
+	t := told{here: map[string]bool{}}
+	for i, inode := range servers {
+		for k, a := range q[inode] {
+			if !a.still || o.refuses(a.pid) {
+				return nil
+			}
+			if i+k == 0 {
+				t.whose = a.whose
+			} else if t.whose != a.whose {
+				t.whose = ""
+			}
+		}
+		if len(q[inode]) == 0 {
 			return nil
 		}
 	}
-	s, err := ask(context.Background(), o.RAS)
-	if err != nil {
+	var err error
+	if t.Status, err = ask(context.Background(), o.RAS); err != nil || !slices.Equal(listeners(o.procfs(), o.RAS), servers) {
 		return nil
-	}
-	t := told{Status: s, user: servers[0].user, here: map[string]bool{}}
-	if slices.ContainsFunc(servers, func(l listener) bool { return l.user != t.user }) {
-		t.user = -1
 	}
 	all, _ := net.InterfaceAddrs()
 	for _, a := range all {
@@ -469,15 +481,8 @@ func (o *Observer) versionOf(pid int) string {
 	return all[0]
 }
 
-// A listener is a socket at NCCL's port.
-type listener struct {
-	user  int
-	inode uint64
-}
-
-// listeners returns the sockets that listen at the port of the address. Only a
-// user's own processes, and root's, may be reported.
-func listeners(procfs, address string) (all []listener) {
+// listeners returns the inodes of the sockets that listen at the port of the address.
+func listeners(procfs, address string) (all []uint64) {
 	_, text, _ := net.SplitHostPort(address)
 	port, _ := strconv.Atoi(text)
 	for _, name := range []string{"tcp", "tcp6"} {
@@ -493,7 +498,7 @@ func listeners(procfs, address string) (all []listener) {
 				break // those that listen come first
 			}
 			if strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
-				all = append(all, listener{int(number([]byte(fields[7]))), number([]byte(fields[9]))})
+				all = append(all, number([]byte(fields[9])))
 			}
 		}
 		f.Close()
@@ -502,15 +507,15 @@ func listeners(procfs, address string) (all []listener) {
 }
 
 // member returns the process of a rank on this host; nil: it is not known, or
-// two may be meant.
+// two may be meant. Only processes of the party that answered may be: root in a container is not root on the host.
 func (j *jobsOfNCCL) member(r ras.Rank) (found *member) {
 	address, _, _ := strings.Cut(r.Host, "%")
-	if !j.last.here[address] || j.last.user < 0 {
+	if !j.last.here[address] || j.last.whose == "" {
 		return nil
 	}
 	for _, m := range j.members {
 		switch {
-		case m.inner != r.PID || j.last.user != 0 && j.last.user != m.user:
+		case m.inner != r.PID || j.last.whose != m.party:
 		case found != nil:
 			return nil
 		default:
@@ -534,7 +539,7 @@ func (j *jobsOfNCCL) convict(h ras.Hang, at int64) (v verdict, found bool) {
 			return v, false
 		}
 		if v.culprit == nil {
-			v.culprit = &process{pid: m.PID, tenant: m.Tenant, gpus: []string{m.GPU}, last: int64(h.Since),
+			v.culprit = &process{pid: m.PID, party: m.party, tenant: m.Tenant, gpus: []string{m.GPU}, last: int64(h.Since),
 				sums: wire.JobStats{Workload: m.Workload}}
 			v.reason, v.rank, v.waiting = reason, r.Rank, len(h.Waiting)
 		}

@@ -30,6 +30,7 @@ type unhookedJob struct {
 	asked   int
 	count   int   // collectives that rank 1 has launched
 	listed  []int // ranks that the driver lists
+	users   [2]int
 	hooked  bool
 	sampled bool
 	state   byte // of rank 1
@@ -41,7 +42,7 @@ type unhookedJob struct {
 }
 
 func newUnhookedJob(t *testing.T) *unhookedJob {
-	j := &unhookedJob{host: newHost(t, 0), shares: [2]float64{1, 0}, listed: []int{0, 1}, sampled: true, state: 'S', version: "2.28.9"}
+	j := &unhookedJob{host: newHost(t, 0), shares: [2]float64{1, 0}, listed: []int{0, 1}, users: [2]int{1000, 1000}, sampled: true, state: 'S', version: "2.28.9"}
 	j.Observer.RAS, j.Observer.Trusted, j.Observer.Log = "localhost:28028", []string{"2.28"}, slog.New(slog.NewTextHandler(&j.log, nil))
 	j.Observer.version = func(int) string { return j.version }
 	for i := range 2 {
@@ -61,7 +62,7 @@ func newUnhookedJob(t *testing.T) *unhookedJob {
 	}
 	j.count = 8
 	j.tell(9, 8)
-	j.listen(1000)
+	j.listen(1)
 	return j
 }
 
@@ -83,12 +84,12 @@ func (j *unhookedJob) tell(counts ...int) {
 	j.status.Communicators = []ras.Communicator{c}
 }
 
-// listen lets these users listen at NCCL's port.
-func (j *unhookedJob) listen(users ...int) {
+// listen lets so many ranks listen at NCCL's port.
+func (j *unhookedJob) listen(ranks int) {
 	text := "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n" +
 		"   0: 0100007F:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1\n"
-	for i, user := range users {
-		text += fmt.Sprintf("   1: 0100007F:6D7C 00000000:0000 0A 00000000:00000000 00:00000000 00000000  %4d        0 %d\n", user, 2+i)
+	for i := range ranks {
+		text += fmt.Sprintf("   1: 0100007F:6D7C 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 %d\n", 2+i)
 	}
 	text += "   2: 0100007F:6D7C 0100007F:9999 01 00000000:00000000 00:00000000 00000000  7777        0 9\n"
 	j.file("net/tcp", text)
@@ -114,7 +115,7 @@ func (j *unhookedJob) run(seconds int) (hangs []wire.HangStats) {
 		for _, i := range j.listed {
 			j.used[i] += j.shares[i]
 			j.ticks[i] += i * j.works
-			j.file(fmt.Sprintf("%d/status", 2000+i), fmt.Sprintf("Uid:\t1000\t1000\t1000\t1000\nNSpid:\t%d\t%d\n", 2000+i, 20+i))
+			j.file(fmt.Sprintf("%d/status", 2000+i), fmt.Sprintf("Uid:\t%d\t1000\t1000\t1000\nNSpid:\t%d\t%d\n", j.users[i], 2000+i, 20+i))
 			j.file(fmt.Sprintf("%d/stat", 2000+i), fmt.Sprintf("%d (python) %c 1 1 1 0 -1 0 0 0 0 0 %d 0 0 0 20 0 1 0 100\n",
 				2000+i, j.state, j.ticks[i]))
 			p := GPUProcess{PID: 2000 + i, GPU: fmt.Sprint("GPU-", i), Tenant: "default", Workload: "job",
@@ -259,10 +260,14 @@ func TestUnhooked(t *testing.T) {
 		{"equal", func(j *unhookedJob) { j.tell(9, 9) }, nil, ""},
 		{"hooked", func(j *unhookedJob) { j.hooked = true }, nil, ""},
 		{"on another host", func(j *unhookedJob) { j.status.Communicators[0].Ranks[1].Host = "192.0.2.9" }, nil, ""},
-		{"another user serves", func(j *unhookedJob) { j.listen(1001) }, nil, ""},
-		{"several users serve", func(j *unhookedJob) { j.listen(1000, 1001) }, nil, ""},
-		{"nobody is seen to serve", func(j *unhookedJob) { j.listen() }, nil, ""},
-		{"root serves", func(j *unhookedJob) { j.listen(0) }, nil, "absent"},
+		{"another user serves", func(j *unhookedJob) { j.users[0] = 1001 }, nil, ""},
+		{"several users serve", func(j *unhookedJob) { j.users[0] = 1001; j.listen(2) }, nil, ""},
+		{"nobody is seen to serve", func(j *unhookedJob) { j.listen(0) }, nil, ""},
+		{"root in a container serves", func(j *unhookedJob) { j.users[0] = 0 }, nil, ""},
+		{"root serves his own", func(j *unhookedJob) { j.users = [2]int{} }, nil, "absent"},
+		{"another one serves meanwhile", func(j *unhookedJob) {
+			j.takes = func() time.Duration { j.listen(1 + j.asked%2); return 0 }
+		}, nil, ""},
 		{"one of two is on another host", func(j *unhookedJob) {
 			j.tell(9, 8, 8)
 			j.status.Communicators[0].Ranks[2].Host = "192.0.2.9"
@@ -344,10 +349,10 @@ func TestUnhookedAsks(t *testing.T) {
 		{"with a session", func(j *unhookedJob) { j.hooked = true }, 0},
 		{"it is alone", func(j *unhookedJob) { j.listed = []int{0} }, 0},
 		{"no address", func(j *unhookedJob) { j.Observer.RAS = "" }, 0},
-		{"nobody listens", func(j *unhookedJob) { j.listen() }, 0},
+		{"nobody listens", func(j *unhookedJob) { j.listen(0) }, 0},
 		{"another process listens", func(j *unhookedJob) { j.open(0, 3, "/dev/null") }, 0},
-		{"another one listens, too", func(j *unhookedJob) { j.listen(1000, 1000, 1000) }, 0},
-		{"several of the job listen", func(j *unhookedJob) { j.listen(1000, 1000) }, 6},
+		{"another one listens, too", func(j *unhookedJob) { j.listen(3) }, 0},
+		{"several of the job listen", func(j *unhookedJob) { j.listen(2) }, 6},
 		{"a version with a fault", func(j *unhookedJob) { j.version = "2.27.3" }, 0},
 		{"an unknown version", func(j *unhookedJob) { j.version = "" }, 0},
 		{"a version that nobody trusts", func(j *unhookedJob) { j.Observer.Trusted = nil }, 0},
@@ -418,7 +423,7 @@ func TestVersionOf(t *testing.T) {
 	held, letGo := fixture.Executing(t, 1)
 	fixture.Equal(t, o.versionOf(held[0]), "", "of a process that holds its readers")
 	w := watch{looks: 2, idle: 1}
-	late := w.look("/proc", held[0])
+	late := w.saw(usesOf("/proc", []reader{{pid: held[0]}}, mostFiles)[held[0]])
 	fixture.If(t, late && w != watch{looks: 2, idle: 1},
 		"until it is known whether it holds them, %+v is known of it", w)
 	letGo()
@@ -483,19 +488,9 @@ func TestSeveralGPUs(t *testing.T) {
 
 func TestIdentity(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		status      string
-		inner, user int
-	}{
-		{"Name:\tpython\nUid:\t1000\t1001\t1002\t1003\nNSpid:\t7\t70\t3\n", 3, 1000},
-		{"NSpid:\t7\n", 7, -1},
-		{"NSpid:\nUid:\n", 7, -1},
-		{"", 7, -1},
-	} {
+	for status, want := range map[string]int{"Name:\tpython\nNSpid:\t7\t70\t3\n": 3, "NSpid:\t7\n": 7, "NSpid:\nUid:\n": 7, "": 7} {
 		procfs := t.TempDir()
-		fixture.Rewrite(t, filepath.Join(procfs, "7/status"), c.status)
-		if inner, user := identity(procfs, 7); inner != c.inner || user != c.user {
-			t.Errorf("%q: %d of user %d, want %d of %d", c.status, inner, user, c.inner, c.user)
-		}
+		fixture.Rewrite(t, filepath.Join(procfs, "7/status"), status)
+		fixture.Equal(t, innerOf(procfs, 7), want, "the PID of %q in its namespace", status)
 	}
 }

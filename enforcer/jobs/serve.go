@@ -43,8 +43,9 @@ type serving struct {
 type view struct {
 	parent  // the first process
 	on      []GPUProcess
-	use     use // of all
-	work    use // of those on GPUs, and of what they started
+	use     use    // of all
+	work    use    // of those on GPUs, and of what they started
+	whose   string // procs.Whose
 	listens bool
 	inputs  []input
 	err     error // it cannot be looked at
@@ -53,6 +54,7 @@ type view struct {
 // A server is a program that serves clients.
 type server struct {
 	of      GPUProcess // the first of its processes with a GPU
+	whose   string
 	listens bool
 	born    int64    // when it was first seen, CLOCK_MONOTONIC, ns
 	looked  int64    // CLOCK_MONOTONIC, ns
@@ -219,8 +221,9 @@ func (o *Observer) servers(p processGroup) (all []view) {
 	left := 2 * mostFiles
 	_, family, err := useOf(o.procfs(), p.first, &left)
 	var found sockets
+	whose := procs.Whose(o.procfs(), p.first)
 	if err == nil {
-		found, err = asks(o.procfs(), procs.Whose(o.procfs(), p.first), family)
+		found, err = asks(o.procfs(), whose, family)
 	}
 	if err != nil {
 		return []view{{on: p.on, err: err}}
@@ -234,7 +237,7 @@ func (o *Observer) servers(p processGroup) (all []view) {
 		}
 		at := slices.IndexFunc(all, func(v view) bool { return v.parent == root })
 		if at < 0 {
-			at, all = len(all), append(all, view{parent: root})
+			at, all = len(all), append(all, view{parent: root, whose: whose})
 		}
 		v := &all[at]
 		used, _, err := useOf(o.procfs(), chain[0].pid, &left)
@@ -268,7 +271,7 @@ func (o *Observer) serve(at int64, views []view) {
 		if s == nil {
 			s = &server{born: at}
 		}
-		s.of, all[v.parent] = v.on[0], s
+		s.of, s.whose, all[v.parent] = v.on[0], v.whose, s
 		went, can := s.goes(o, &v, at)
 		s.see(&v, went, can, at)
 		s.use, s.work, s.looked = v.use, v.work, at
@@ -357,7 +360,7 @@ func (s *server) verdict() (v verdict, is bool) {
 	if s.first.How == unanswered {
 		pid = s.of.PID // who has read it may do well
 	}
-	return verdict{culprit: &process{pid: pid, tenant: s.of.Tenant, gpus: []string{s.of.GPU}, last: s.since,
+	return verdict{culprit: &process{pid: pid, party: s.whose, tenant: s.of.Tenant, gpus: []string{s.of.GPU}, last: s.since,
 		sums: wire.JobStats{Workload: s.of.Workload}}, reason: "unread", rank: -1, waiting: 1, since: s.since,
 		what: s.first.says()}, true
 }

@@ -2,9 +2,11 @@ package jobs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,19 +34,89 @@ type use struct {
 	disk   bool   // or waits for a disk or a file system
 }
 
-// look is made once a second. If the kernel does not tell in time, it is late, and nothing changes until the next one.
-func (w *watch) look(procfs string, pid int) (late bool) {
-	left := mostFiles
-	used, _, err := useOf(procfs, pid, &left)
-	return w.saw(used, err)
+// files are what those of processes tell at a look, by PID.
+type files struct {
+	uses  map[int]used
+	opens map[int]opens // nil: it was not time for that
 }
 
-// saw takes what a look found.
-func (w *watch) saw(used use, err error) (late bool) {
-	if errors.Is(err, procs.ErrLate) {
+// used is what a process has used, or why that is not known.
+type used struct {
+	use
+	err error
+}
+
+// A reader is a process of which files are to be read.
+type reader struct {
+	pid   int
+	party string
+	late  int // looks in a row at which they were not
+}
+
+// reads reads what a look needs of the files of processes. Meanwhile others observe: the mutex is locked only to find
+// out which.
+func (o *Observer) reads(at int64) (f files) {
+	o.mu.Lock()
+	all := map[int]reader{} // a process may have many sessions
+	for _, p := range o.processes {
+		if p.ended == 0 && p.quiet(at) >= lookFrom {
+			all[p.pid] = reader{p.pid, p.party, o.late[p.pid]}
+		}
+	}
+	suspects := map[*member]bool{}
+	if o.RAS != "" {
+		suspects = o.nccl.suspects()
+	}
+	for m := range suspects {
+		all[m.PID] = reader{m.PID, m.party, o.late[m.PID]}
+	}
+	var members []int
+	if len(suspects) > 0 && at-o.nccl.looked >= int64(lookEvery) {
+		o.nccl.looked, members = at, slices.Collect(maps.Keys(o.nccl.members))
+	}
+	o.mu.Unlock()
+	f.uses = usesOf(o.procfs(), slices.Collect(maps.Values(all)), allFiles)
+	for _, pid := range members {
+		if f.opens == nil {
+			f.opens = map[int]opens{}
+		}
+		f.opens[pid] = opensOf(o.procfs(), pid)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	before := o.late
+	o.late = map[int]int{}
+	for pid, u := range f.uses {
+		if errors.Is(u.err, procs.ErrLate) {
+			o.late[pid] = before[pid] + 1
+		}
+	}
+	return f
+}
+
+// usesOf reads the files of processes, as long as there are some left: of each party, and of all. Those that were late
+// most often come first.
+func usesOf(procfs string, all []reader, most int) map[int]used {
+	slices.SortFunc(all, func(a, b reader) int { return cmp.Or(cmp.Compare(b.late, a.late), cmp.Compare(a.pid, b.pid)) })
+	uses, read := map[int]used{}, map[string]int{} // files, by party
+	for _, r := range all {
+		left := min(mostFiles-read[r.party], most)
+		before := left
+		var u used
+		u.use, _, u.err = useOf(procfs, r.pid, &left)
+		read[r.party] += before - left
+		most -= before - left
+		uses[r.pid] = u
+	}
+	return uses
+}
+
+// saw takes what a look found. If the kernel does not tell in time, it is late, and nothing changes until the next one.
+func (w *watch) saw(u used) (late bool) {
+	if errors.Is(u.err, procs.ErrLate) {
 		return true
 	}
-	now := watch{use: used, looks: w.looks + 1}
+	now := watch{use: u.use, looks: w.looks + 1}
 	if now.state == 'D' {
 		now.blocked = w.blocked + 1
 	}
