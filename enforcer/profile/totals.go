@@ -3,6 +3,7 @@ package profile
 import (
 	"cmp"
 	"context"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -29,7 +30,8 @@ const (
 // empty. Its methods are safe for concurrent use.
 type Totals struct {
 	mu       sync.Mutex
-	observed map[int]time.Time // when a process was last, by PID
+	observed map[int]time.Time    // when a process was last, by PID,
+	parties  map[string]time.Time // and a party, whose processes may have ended
 	places   map[place]*totalsOf
 }
 
@@ -66,23 +68,22 @@ func (t *Totals) Keep(ctx context.Context, pids func() map[int]string, observe f
 }
 
 // next returns a process to observe, and the time since it was observed, 0 if it never was. It is of the party that was
-// not observed for the longest time, and the one in it: so a user with many processes waits for himself alone.
+// not observed for the longest time, and the one in it: so a user with many processes, which may be new each time, waits
+// alone for them.
 func (t *Totals) next(pids map[int]string, now time.Time) (pid int, since time.Duration, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	was, last, first := t.observed, map[string]time.Time{}, map[string]int{}
+	was, first := t.observed, map[string]int{}
 	t.observed = map[int]time.Time{}
 	for p, party := range pids {
 		t.observed[p] = was[p]
-		if was[p].After(last[party]) {
-			last[party] = was[p]
-		}
 		if one, is := first[party]; !is || was[p].Before(was[one]) {
 			first[party] = p
 		}
 	}
+	maps.DeleteFunc(t.parties, func(party string, at time.Time) bool { return first[party] == 0 && now.Sub(at) >= round })
 	for party, p := range first {
-		if now.Sub(was[p]) >= round/2 && (!ok || last[party].Before(last[pids[pid]])) {
+		if now.Sub(was[p]) >= round/2 && (!ok || t.parties[party].Before(t.parties[pids[pid]])) {
 			pid, ok = p, true
 		}
 	}
@@ -92,7 +93,10 @@ func (t *Totals) next(pids map[int]string, now time.Time) (pid int, since time.D
 	if before := was[pid]; !before.IsZero() {
 		since = now.Sub(before)
 	}
-	t.observed[pid] = now
+	if t.parties == nil {
+		t.parties = map[string]time.Time{}
+	}
+	t.observed[pid], t.parties[pids[pid]] = now, now
 	return pid, since, true
 }
 

@@ -53,7 +53,7 @@ func TestTotals(t *testing.T) {
 	})
 }
 
-// TestAUserWithManyProgramsHidesNoOther: nor does one with as many workloads.
+// TestAUserWithManyProgramsHidesNoOther: nor does one with as many workloads, and with other programs each time.
 func TestAUserWithManyProgramsHidesNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all Totals
@@ -65,7 +65,10 @@ func TestAUserWithManyProgramsHidesNoOther(t *testing.T) {
 		}
 		all.Keep(ctx, func() map[int]string { return pids }, func(ctx context.Context, pid int, d time.Duration) (Profile, error) {
 			observes(ctx, d)
-			looks[pid]++
+			if looks[pid]++; pid > 1 {
+				delete(pids, pid)
+				pids[pid+1000] = "many"
+			}
 			if len(looks) == 500 { // the other one has all that there is
 				pids[1] = "one"
 			}
