@@ -87,10 +87,15 @@ func newProcess(socket string) *process {
 		}}}}
 }
 
-// push pushes all that is new. What the receiver does not take stays with the agent, as long as that has room. A span that
+// mostAnswers bounds the answers of a process that are pushed at a time: who makes spans without end keeps those of the
+// other process waiting no longer. The agent keeps as many as so many answers have.
+const mostAnswers = 16
+
+// push pushes what is new. What the receiver does not take stays with the agent, as long as that has room. A span that
 // cannot be read is dropped, and keeps no other one back.
 func (p *process) push(ctx context.Context, to otlptrace.Client, of *described.Resource) (wrong error) {
-	for missed := uint64(0); ; {
+	missed := uint64(0)
+	for range mostAnswers {
 		var answer struct { // gpusteward's span.Answer
 			Spans        []json.RawMessage
 			Next, Missed uint64
@@ -103,11 +108,7 @@ func (p *process) push(ctx context.Context, to otlptrace.Client, of *described.R
 			return err
 		}
 		if missed += answer.Missed; len(answer.Spans) == 0 {
-			if missed > 0 {
-				return errors.Join(wrong, fmt.Errorf("the agent dropped %d before they were read: lower tracing.sample or "+
-					"OTEL_BSP_SCHEDULE_DELAY", missed))
-			}
-			return wrong
+			break
 		}
 		batch := &trace.ScopeSpans{Scope: &common.InstrumentationScope{Name: "gpusteward"}}
 		for _, text := range answer.Spans {
@@ -123,6 +124,11 @@ func (p *process) push(ctx context.Context, to otlptrace.Client, of *described.R
 		}
 		p.after = answer.Next
 	}
+	if missed > 0 {
+		return errors.Join(wrong, fmt.Errorf("the agent dropped %d before they were read: lower tracing.sample or "+
+			"OTEL_BSP_SCHEDULE_DELAY", missed))
+	}
+	return wrong
 }
 
 // read returns the next spans; nil if there is no such process, or another one tells its spans.
