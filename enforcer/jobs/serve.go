@@ -149,7 +149,9 @@ func (o *Observer) onGPUs() (all []GPUProcess) {
 // A processGroup is processes on GPUs with the same first process.
 type processGroup struct {
 	first  int
+	whose  string
 	turn   int // so many of its party come before
+	left   int // files that may be read
 	on     []GPUProcess
 	chains [][]parent // of each
 }
@@ -189,13 +191,17 @@ func (o *Observer) processGroups(on []GPUProcess) (groups []processGroup) {
 		i, is := known[first]
 		if !is {
 			i = len(groups)
-			known[first], groups = i, append(groups, processGroup{first: first, turn: own[whose]})
+			known[first], groups = i, append(groups, processGroup{first: first, whose: whose, turn: own[whose]})
 			own[whose]++
 		}
 		groups[i].on, groups[i].chains = append(groups[i].on, p), append(groups[i].chains, chain)
 	}
 	slices.SortStableFunc(groups, func(a, b processGroup) int { return cmp.Compare(a.turn, b.turn) })
-	return groups[:min(len(groups), mostServers)]
+	groups = groups[:min(len(groups), mostServers)]
+	for i := range groups {
+		groups[i].left = serverFiles / min(own[groups[i].whose], mostServers)
+	}
+	return groups
 }
 
 // chainOf returns a process and those of its process group and party that started it. left are the files that may
@@ -220,12 +226,10 @@ func (o *Observer) servers(p processGroup) (all []view) {
 	if o.sockets != nil {
 		asks = o.sockets
 	}
-	left := 2 * mostFiles
-	_, family, err := useOf(o.procfs(), p.first, &left)
+	_, family, err := useOf(o.procfs(), p.first, &p.left)
 	var found sockets
-	whose := procs.Whose(o.procfs(), p.first)
 	if err == nil {
-		found, err = asks(o.procfs(), whose, family)
+		found, err = asks(o.procfs(), p.whose, family)
 	}
 	if err != nil {
 		return []view{{on: p.on, err: err}}
@@ -239,16 +243,16 @@ func (o *Observer) servers(p processGroup) (all []view) {
 		}
 		at := slices.IndexFunc(all, func(v view) bool { return v.parent == root })
 		if at < 0 {
-			at, all = len(all), append(all, view{parent: root, whose: whose})
+			at, all = len(all), append(all, view{parent: root, whose: p.whose})
 		}
 		v := &all[at]
-		used, _, err := useOf(o.procfs(), chain[0].pid, &left)
+		used, _, err := useOf(o.procfs(), chain[0].pid, &p.left)
 		v.on, v.err = append(v.on, p.on[i]), cmp.Or(v.err, err)
 		v.work = use{ticks: v.work.ticks + used.ticks, bytes: v.work.bytes + used.bytes, disk: v.work.disk || used.disk}
 	}
 	for i := range all {
 		v := &all[i]
-		used, family, err := useOf(o.procfs(), v.pid, &left)
+		used, family, err := useOf(o.procfs(), v.pid, &p.left)
 		v.use, v.err = used, cmp.Or(v.err, err)
 		of := func(pid int) bool { return slices.Contains(family, pid) }
 		v.listens = slices.ContainsFunc(found.Listeners, of)

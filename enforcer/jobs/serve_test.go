@@ -491,6 +491,8 @@ func TestServersOfAllUsers(t *testing.T) {
 		fixture.Rewrite(t, fmt.Sprintf("%s/%d/status", h.Observer.Procfs, pid), fmt.Sprintf("Uid:\t%d\t%[1]d\t%[1]d\t%[1]d\n", uid))
 		on = append(on, GPUProcess{PID: pid, Workload: fmt.Sprint(i / 4)})
 	}
+	groups := h.Observer.processGroups(on)
+	fixture.If(t, groups[0].left != serverFiles/mostServers || groups[1].left != serverFiles, "files of a server of many, and of one: %d, %d", groups[0].left, groups[1].left)
 	views, last := h.Observer.view(on), on[len(on)-1].PID
 	fixture.If(t, len(views) != mostServers || !slices.ContainsFunc(views, func(v view) bool { return v.pid == last }), "%d are looked at", len(views))
 }
