@@ -177,7 +177,7 @@ type Broker struct {
 	back     atomic.Int64       // clock: when it last started, or resumed after standing still
 	looks    sync.Mutex         // of ShowTraces, which owns
 	looked   uint64             // the number of looks at a trace, and
-	shown    time.Duration      // when ShowTraces last began
+	sharers  int                // the users who share the time for them
 	reloads  sync.Mutex         // so that sessions are judged one policy after the other
 	absent   struct {
 		sync.Mutex

@@ -73,7 +73,8 @@ type user struct {
 	pages       rate          // that its sessions got
 	last        sync.Mutex    // of the last look at a trace
 	looked      uint64        // number of the latest look at one of its traces,
-	owes        time.Duration // and of looks at them, more than its part; ShowTraces'
+	owes        time.Duration // and of looks at them, more than its part by then; ShowTraces'
+	settled     time.Duration
 }
 
 // whoseOf returns the user of a process.

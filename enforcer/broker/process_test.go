@@ -330,7 +330,7 @@ func TestTracesAreShownInTurn(t *testing.T) {
 	fixture.AtLeast(t, slices.Min(slices.Collect(maps.Values(seen))), 2, "times")
 }
 
-// TestLastLooksComeOneByOne: sessions of a user that end at once, in many jobs, have others who look wait for one of them at most. A
+// TestLastLooksComeOneByOne: sessions of two users that end at once, in many jobs, have others who look wait for one of them at most. A
 // broker that ends waits for none.
 func TestLastLooksComeOneByOne(t *testing.T) {
 	var looks, most, ended atomic.Int64
@@ -343,6 +343,7 @@ func TestLastLooksComeOneByOne(t *testing.T) {
 			looks.Add(-1)
 		}
 	}, Owner: newJob}))(t), hello("a", 1)
+	b.whose = func(Facts) string { return fmt.Sprint(random() % 2) }
 	end := fixture.Running(t, b.Run)
 	h.Leases, h.Trace = 1, 1
 	for i := range 8 {

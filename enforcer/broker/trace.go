@@ -30,28 +30,31 @@ func (t *trace) open(leases []byte, file io.ReaderAt, crash bool) {
 	}
 }
 
-// close precedes the end of the mapping. The last look at a trace has all that the process noted lately, and who looks
-// at others waits for it: so those of a user come one after the other, and take a part of the time if they are long.
-// A broker that ends has none, as its processes go on.
+// close precedes the end of the mapping. The last look at a trace has all that the process noted lately. Those of a user
+// come one after the other, each when it is that user's part: meanwhile the trace is shown as before. A broker that ends
+// has none, as its processes go on.
 func (t *trace) close(s *session) {
 	t.mu.Lock()
 	there := t.m.There()
 	t.mu.Unlock()
 	if there {
 		s.user.last.Lock()
-		began := time.Now()
-		defer func() {
-			rest := time.Duration(0)
-			if took := time.Since(began); took > lookTime {
-				rest = took * (observeInterval/lookTime - 1)
+		defer s.user.last.Unlock()
+		for s.b.looks.Lock(); !s.b.over() && s.user.settles(s.b) >= lookTime; s.b.looks.Lock() {
+			s.b.looks.Unlock()
+			select {
+			case <-s.b.ended:
+			case <-time.After(lookTime):
 			}
-			time.AfterFunc(rest, s.user.last.Unlock)
-		}()
+		}
+		defer s.b.looks.Unlock()
 	}
-	t.mu.Lock() // after the other mutex: meanwhile the trace is shown as before
+	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.m.There() && !s.b.over() {
+		began := s.b.clock.now()
 		s.b.options.Observe(s.traced(true))
+		s.user.owes += s.b.clock.now() - began
 	}
 	t.m, t.c = wire.Trace{}, wire.Crash{}
 }
@@ -92,7 +95,7 @@ func (b *Broker) observe(ctx context.Context) error {
 }
 
 // A process can make a look at its trace take 0.1 s, and others must not miss theirs, nor the enforcer wait for it. So
-// looks take half of the time at most, of which each user who has sessions has an equal part.
+// looks take a quarter of the time in the long run, of which each user who has sessions has an equal part.
 const (
 	lookTime  = 20 * time.Millisecond // that a user may take at once, beyond which he waits until it is his part,
 	roundTime = observeInterval / 2   // and all of them, beyond which the rest comes first the next time
@@ -112,11 +115,17 @@ func (b *Broker) show() {
 	for _, s := range b.begun() {
 		of[s.user] = append(of[s.user], s)
 	}
+	b.mu.Lock()
+	b.sharers = 0
+	for _, u := range b.users {
+		if u.sessions > 0 {
+			b.sharers++
+		}
+	}
+	b.mu.Unlock()
 	began := b.clock.now()
-	part := min(began-b.shown, observeInterval) / 2 / time.Duration(max(1, len(of)))
-	b.shown = began
 	for u := range of {
-		u.owes = max(0, u.owes-part)
+		u.settles(b)
 	}
 	for _, u := range slices.SortedFunc(maps.Keys(of), func(a, b *user) int {
 		return cmp.Or(cmp.Compare(a.owes, b.owes), cmp.Compare(a.looked, b.looked))
@@ -131,6 +140,13 @@ func (b *Broker) show() {
 			u.owes, at = u.owes+now-at, now
 		}
 	}
+}
+
+// settles returns what the user owes now. The mutex of looks is locked.
+func (u *user) settles(b *Broker) time.Duration {
+	now := b.clock.now()
+	u.owes, u.settled = max(0, u.owes-(now-u.settled)/4/time.Duration(max(1, b.sharers))), now
+	return u.owes
 }
 
 // show shows the trace as it is now.
