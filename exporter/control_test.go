@@ -240,9 +240,6 @@ func TestASharedSocketIsShared(t *testing.T) {
 // TestAUserIsOneAtASharedSocket: a user with subordinate UIDs has the places of one, and more requests than a user may
 // make wait. Root's do not.
 func TestAUserIsOneAtASharedSocket(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("it needs root, to connect as others")
-	}
 	procs.Etc = t.TempDir()
 	t.Cleanup(func() { procs.Etc = "/etc" })
 	fixture.Rewrite(t, procs.Etc+"/subuid", "1000:100000:65536\n")
@@ -273,6 +270,9 @@ func TestAUserIsOneAtASharedSocket(t *testing.T) {
 
 // dialAs connects as a user, once it is possible.
 func dialAs(t *testing.T, path string, uid int) net.Conn {
+	if os.Geteuid() != 0 {
+		t.Skip("it needs root, to connect as others")
+	}
 	runtime.LockOSThread() // credentials are those of the thread
 	defer runtime.UnlockOSThread()
 	as := func(uid int) {
@@ -291,9 +291,6 @@ func dialAs(t *testing.T, path string, uid int) net.Conn {
 // TestRefusalsAreNearlyFree: it is looked once whose a process is that connects without end, and refusals rest for
 // 19 times as long as they take. An honest user behind them is served.
 func TestRefusalsAreNearlyFree(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("it needs root, to connect as others")
-	}
 	path := filepath.Join(fixture.ShortDir(t), "s")
 	s, looks, rested := fixture.Value(share(fixture.Value(net.Listen("unix", path))(t).(*net.UnixListener)))(t), 0, time.Duration(0)
 	fixture.Must(t, errors.Join(os.Chmod(filepath.Dir(path), 0o755), os.Chmod(path, 0o666)))

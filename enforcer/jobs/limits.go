@@ -125,7 +125,7 @@ const (
 	mostRanks        = 1024             // of a party that are judged at a look, each in each of its communicators (TestManyCommunicators)
 	allFiles         = 32768            // that are read at a look, whosever they are (no test)
 	mostFiles        = 8192             // that are read at a time to see whether the programs of a party compute (TestManyThreads)
-	serverFiles      = 8 * mostFiles    // that are read of the servers of a party, each of which has as many (TestServersOfAllUsers)
+	serverFiles      = 8 * mostFiles    // that are read of the servers of a party, each of which has as many; and of what processes have open, a quarter of a party (TestServersOfAllUsers)
 	maxFamily        = 256              // processes of a family that are looked at, and threads of each (no test)
 	maxOpen          = 4096             // files and threads of a process that NCCL may ask, and files of a server (no test)
 	mostServers      = 64               // that are looked at (TestServersOfAllUsers)

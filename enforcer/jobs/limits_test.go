@@ -231,6 +231,8 @@ func TestManyThreads(t *testing.T) {
 		uses := usesOf(h.Observer.Procfs, []reader{{child, "b", late}, {parent, "a", 0}}, 3)
 		fixture.If(t, uses[first].err != nil && first == child || !errors.Is(uses[parent+child-first].err, procs.ErrLate), "%d comes first: %+v", first, uses)
 	}
+	open := opensOfAll(h.Observer.Procfs, []reader{{parent, "a", 0}, {parent, "a", 0}}, 4)
+	fixture.If(t, open[parent].known, "a party has more than a quarter of the files: %+v", open)
 	held := filepath.Join(h.Observer.Procfs, fmt.Sprint(parent), "task", fmt.Sprint(parent), "children")
 	fixture.Must(t, errors.Join(os.Remove(held), unix.Mkfifo(held, 0o600)))
 	h.Observer.serving.looked = 1 << 62 // no server is looked at

@@ -37,7 +37,7 @@ type use struct {
 // files are what those of processes tell at a look, by PID.
 type files struct {
 	uses  map[int]used
-	opens map[int]opens // nil: it was not time for that
+	opens map[int]opens // empty: it was not time for that
 }
 
 // used is what a process has used, or why that is not known.
@@ -70,18 +70,16 @@ func (o *Observer) reads(at int64) (f files) {
 	for m := range suspects {
 		all[m.PID] = reader{m.PID, m.party, o.late[m.PID]}
 	}
-	var members []int
+	var members []reader
 	if len(suspects) > 0 && at-o.nccl.looked >= int64(lookEvery) {
-		o.nccl.looked, members = at, slices.Collect(maps.Keys(o.nccl.members))
+		o.nccl.looked = at
+		for pid, m := range o.nccl.members {
+			members = append(members, reader{pid: pid, party: m.party})
+		}
 	}
 	o.mu.Unlock()
 	f.uses = usesOf(o.procfs(), slices.Collect(maps.Values(all)), allFiles)
-	for _, pid := range members {
-		if f.opens == nil {
-			f.opens = map[int]opens{}
-		}
-		f.opens[pid] = opensOf(o.procfs(), pid)
-	}
+	f.opens = opensOfAll(o.procfs(), members, serverFiles)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	before := o.late
