@@ -484,10 +484,6 @@ func TestSeveralGPUs(t *testing.T) {
 	if m := o.nccl.members[7]; m == before || m.gone != 0 {
 		t.Errorf("another process: %+v", m)
 	}
-}
-
-func TestIdentity(t *testing.T) {
-	t.Parallel()
 	for status, want := range map[string]int{"Name:\tpython\nNSpid:\t7\t70\t3\n": 3, "NSpid:\t7\n": 7, "NSpid:\nUid:\n": 7, "": 7} {
 		procfs := t.TempDir()
 		fixture.Rewrite(t, filepath.Join(procfs, "7/status"), status)

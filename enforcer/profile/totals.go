@@ -19,7 +19,8 @@ const (
 	glance     = time.Second      // for so long a program is observed,
 	round      = 20 * time.Second // and again about so much later, but no sooner than after half of that
 	top        = 10               // kernels of a workload on a GPU that are shown, of
-	mostNamed  = 64               // that are known by name
+	mostNamed  = 64               // that are known by name,
+	renamed    = time.Minute      // and beyond them another one so often: a Prometheus keeps all that were ever shown
 	mostPlaces = 256              // workloads on GPUs; a party has no more than are free
 	mostLabel  = 128              // bytes of a name: what is behind them is cut off of a label, and no two kernels may have one
 	keepTotals = 10 * time.Minute // after the last program of a workload was seen
@@ -43,6 +44,7 @@ type totalsOf struct {
 	party   string             // see procs.Party
 	seconds map[string]float64 // by name
 	seen    time.Time
+	renamed time.Time // when a name last made way for another one
 }
 
 // Keep observes programs until ctx ends. pids returns those that can be observed now, with their parties (procs.Party),
@@ -128,13 +130,16 @@ func (t *Totals) add(p Profile, party string, since time.Duration, now time.Time
 			t.places[at] = of
 		}
 		of.seen = now
-		of.add(label(k.Name), k.Total*scale)
+		of.add(label(k.Name), k.Total*scale, now)
 	}
 }
 
-// add adds to a kernel's time. If there are too many, the one with the least makes way for one with more.
-func (of *totalsOf) add(name string, seconds float64) {
+// add adds to a kernel's time. If there are too many, the one with the least makes way for one with more, now and then.
+func (of *totalsOf) add(name string, seconds float64, now time.Time) {
 	if _, known := of.seconds[name]; !known && len(of.seconds) >= mostNamed {
+		if now.Sub(of.renamed) < renamed {
+			return
+		}
 		least := ""
 		for other, s := range of.seconds {
 			if least == "" || s < of.seconds[least] {
@@ -145,6 +150,7 @@ func (of *totalsOf) add(name string, seconds float64) {
 			return
 		}
 		delete(of.seconds, least)
+		of.renamed = now
 	}
 	of.seconds[name] += seconds
 }

@@ -49,6 +49,11 @@ func TestTotals(t *testing.T) {
 		}
 		fixture.If(t, top10[1].Kernel != "k19" && top10[1].Kernel != "k39" && top10[1].Kernel != "k59", "the second is %v", top10[1])
 		fixture.Equal(t, len(all.places[place{"a", "w1", "G"}].seconds), mostNamed, "names are kept:")
+		of := totalsOf{seconds: map[string]float64{}}
+		for i := range 600 { // seconds, in each of which a program calls its kernel otherwise
+			of.add(fmt.Sprint("k", 1000+i), float64(i), time.Now().Add(time.Duration(i)*time.Second))
+		}
+		fixture.Equal(t, len(of.seconds)-strings.Count(fmt.Sprint(of.seconds), "k10"), 8, "names that came later than the first hundred, of 500:")
 		fixture.Equal(t, len(all.Top(time.Now().Add(keepTotals+time.Second))), 0, "kernels of workloads that are gone:")
 	})
 }
