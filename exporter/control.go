@@ -239,7 +239,8 @@ func (s *shared) Accept() (net.Conn, error) {
 		if conn := s.take(fd, began); conn != nil {
 			return conn, nil
 		}
-		if s.worked += time.Since(began); s.worked >= workOnRefusals {
+		s.worked += min(time.Since(began), workOnRefusals) // of more, it waited for a processor most of the time
+		if s.worked >= workOnRefusals {
 			s.rest(restOnRefusals * s.worked)
 			s.worked = 0
 		}

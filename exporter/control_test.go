@@ -307,7 +307,7 @@ func TestRefusalsAreNearlyFree(t *testing.T) {
 	took := time.Since(began)
 	fixture.Equal(t, users, "77778", "those who are served:")
 	fixture.AtMost(t, looks, 2+int(took/whoseFor), "looks whose a process is")
-	fixture.AtLeast(t, rested, 5*took, "the rest after %v of work", took)
+	fixture.AtLeast(t, rested, restOnRefusals*workOnRefusals, "the rest after %v of work", took)
 }
 
 // TestACrowdedSocketIsAskedAgain: others fill the queue, which is of one connection, until the server takes them.
