@@ -13,7 +13,7 @@ type Hold uint16
 // The causes.
 const (
 	Starved   Hold = 1 << iota // the broker lacks what a session takes, or others have too many sessions
-	Filled                     // its own pod, container, job or user left it no session
+	Filled                     // its own user's sessions left it none
 	Suspended                  // its GPU memory is on the host, or on its way there
 	Returning                  // its GPU memory is on its way back
 	Paused                     // its tenant has no turns, or it is frozen or stopped
