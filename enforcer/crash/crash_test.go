@@ -430,7 +430,7 @@ func TestAFloodOfCrashesIsToldInALine(t *testing.T) {
 	fixture.If(t, w.Heads(0)[0].Party != "honest", "the records are %+v", w.Heads(0)[:2])
 }
 
-// A user whose sessions crashed with no clock, crashed and ended leaves others' crashes their room, and their turn.
+// Users whose sessions crashed with no clock, crashed and ended leave others' crashes their room, and their turn.
 func TestCrashesOfOneOwnerHideNoOthers(t *testing.T) {
 	w := newWorld(t)
 	look := func() int {
@@ -442,12 +442,12 @@ func TestCrashesOfOneOwnerHideNoOthers(t *testing.T) {
 			clear(p.trace[64:104])
 		}
 		if !ends || owner == "honest" {
-			p.fails(700, w.now-second)
+			p.fails(700, w.now-second-int64(session)*1e6) // the honest one first
 		}
 		w.Observe(p.Traced)
 	}
 	for session := range uint64(48) {
-		observe(1+session, "mallory", session%2 == 0, session >= 24)
+		observe(1+session, fmt.Sprint("mallory", session%6), session%2 == 0, session >= 24)
 	}
 	fixture.AtMost(t, look(), mostWrites, "records at a look")
 	p := newProgram(1000, 9, time.Now())
@@ -459,7 +459,7 @@ func TestCrashesOfOneOwnerHideNoOthers(t *testing.T) {
 	look()
 	fixture.If(t, !slices.ContainsFunc(w.Heads(0), func(h Head) bool { return h.PID == 100 }), "the honest crash is not kept: %v", w.Heads(0))
 	for session := range uint64(24) { // those without a clock are written once
-		observe(1+session, "mallory", session%2 == 0, false)
+		observe(1+session, fmt.Sprint("mallory", session%6), session%2 == 0, false)
 	}
 	for look() > 0 {
 	}

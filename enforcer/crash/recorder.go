@@ -480,7 +480,9 @@ func (r *Recorder) due() (all []Record) {
 			ids = append(ids, id)
 		}
 	}
-	slices.Sort(ids)
+	slices.SortFunc(ids, func(a, b uint64) int { // in the order of the crashes, whoever's session is older
+		return cmp.Or(cmp.Compare(r.sessions[a].at, r.sessions[b].at), cmp.Compare(a, b))
+	})
 	ids = r.inTurn(ids)
 	for _, id := range ids[:min(len(ids), mostWrites)] {
 		s := r.sessions[id]
