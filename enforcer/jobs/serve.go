@@ -17,8 +17,8 @@ import (
 //   - A server is the first that listens of a process on a GPU and those of its process group and party (procs.Whose)
 //     that started it, with all that it has started. So an API and its engine are one, and two servers of a script are two.
 //   - Input waits at a port or path of it (sockets.go): a connection is not accepted, what a client sent is not read,
-//     or two clients got not a byte in answer to their first requests, as if an engine is dead behind an API that reads.
-//     They need not be the same ones all the time: clients give up and come back. One alone may have sent half of a request.
+//     or a client got not a byte in answer to its first request, as if an engine is dead behind an API that reads.
+//     It need not be one client all the time: clients give up and come back.
 //   - Meanwhile the server does nothing: it calls no driver, its GPU has no work of it, and its processes on GPUs and
 //     those that they started hardly compute, read or write. An API may answer others, and does not compute all the time.
 //   - That lasts for unreadFor, and as much longer as it ever did before the server went on, at most mostUnread.
@@ -30,7 +30,7 @@ import (
 //
 // What cannot be told: input that a process has read and keeps, if its connection has had an answer before, as those
 // of HTTP/2, of TLS and of pools of connections have; a server that was stuck when the agent began; one that spins.
-// Two clients that each send half of their first request to an idle server look as if they waited.
+// A client that sends half of its first request to an idle server looks as if it waited.
 
 // serving is what is known of servers.
 type serving struct {
@@ -67,7 +67,6 @@ type server struct {
 	got     int64    // when it last got on, or could not, CLOCK_MONOTONIC, ns
 	seen    int64    // when it was last looked at, even if in vain, likewise
 	clients []client // that wait
-	asks    int      // clients that came to wait since it got on; one that is not accepted or read counts as two
 	first   *client  // of them that should not, or that did at the look before; nil: none
 	gap     bool     // none waits now; one may give up before the next one comes
 	since   int64    // since then one waits, and the server has not got on, likewise; 0: none waits
@@ -79,7 +78,6 @@ type client struct {
 	input
 	since int64 // CLOCK_MONOTONIC, ns
 	spare bool  // it waited before the server could serve, or the server goes on without it
-	asks  bool  // it is counted in the server's
 }
 
 // unread returns the verdicts on servers that are stuck. It looks at them, too.
@@ -320,7 +318,7 @@ func (s *server) see(now *view, went, can bool, at int64) {
 		s.longest = max(s.longest, time.Duration(at-s.since))
 	}
 	if went || !can {
-		s.got, s.asks = at, 0
+		s.got = at
 	}
 	before, first := s.clients, s.first
 	s.clients, s.first, s.seen, s.listens = nil, nil, at, s.listens || now.listens
@@ -334,10 +332,6 @@ func (s *server) see(now *view, went, can bool, at int64) {
 		if in.How == unaccepted && slices.ContainsFunc(before, in.accepted) {
 			c.spare = false
 		}
-		if !c.spare && (!c.asks || s.got == at) {
-			c.asks = true
-			s.asks += 1 + truth(in.How != unanswered)
-		}
 		if s.clients = append(s.clients, c); !c.spare && (s.first == nil || c.since < s.first.since) {
 			s.first = &c
 		}
@@ -345,11 +339,8 @@ func (s *server) see(now *view, went, can bool, at int64) {
 	if s.gap = s.first == nil && !s.gap; s.gap {
 		s.first = first
 	}
-	switch s.since = max(cmp.Or(s.since, at), s.got); {
-	case s.first == nil:
-		s.since, s.asks = 0, 0
-	case s.asks < 2:
-		s.since = at
+	if s.since = max(cmp.Or(s.since, at), s.got); s.first == nil {
+		s.since = 0
 	}
 }
 

@@ -40,7 +40,6 @@ func TestRealServersStuck(t *testing.T) {
 			h := hostOf(t, pid)
 			fixture.Equal(t, len(h.passes(60)), 0, "hangs while it is idle:")
 			ask("/stop")
-			ask("/stop")
 			health := ask("/health")
 			_ = health.SetReadDeadline(time.Now().Add(time.Second))
 			_, err := health.Read(make([]byte, 9))
