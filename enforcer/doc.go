@@ -1,5 +1,5 @@
 // Package enforcer enforces quotas and upholds guarantees. It combines the packages below it
-// once a second, and starts programs under the hook.
+// once a second.
 //
 //	driver's device processes -\                    /-> metrics, alerts
 //	broker's books (sessions) --> audit, QoS -> escalation -> actions, journal
@@ -19,8 +19,7 @@
 // charged to its tenant, and the scheduler leaves suspended processes out.
 //
 // The package also names the workloads of observed jobs (observed.go), publishes what it knows
-// as the enforcer's part of STATS, starts programs under the hook (exec.go), and puts the hook
-// where containers find it (install.go).
+// as the enforcer's part of STATS.
 //
 // Invariants:
 //

@@ -10,7 +10,7 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 
-	"gpusteward/enforcer"
+	"gpusteward/enforcer/preload"
 	"gpusteward/health/diag"
 	"gpusteward/health/incident"
 )
@@ -68,7 +68,7 @@ func (d *diagFlags) run(ctx context.Context, stdout io.Writer) int {
 
 // test runs the tests, unless it is itself under the hook.
 func (d *diagFlags) test(ctx context.Context, o diag.Options) *diag.Report {
-	if strings.Contains(os.Getenv("LD_PRELOAD"), enforcer.Library) {
+	if strings.Contains(os.Getenv("LD_PRELOAD"), preload.Library) {
 		return o.Unknown(errors.New("the test would measure a quota, not the GPU: start it without the hook " +
 			"(LD_PRELOAD)"))
 	}

@@ -30,6 +30,7 @@ import (
 	"gpusteward/enforcer/gemini"
 	"gpusteward/enforcer/jobs"
 	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/preload"
 	"gpusteward/enforcer/suspend"
 	"gpusteward/exporter"
 	"gpusteward/health"
@@ -333,8 +334,8 @@ func (e enforcement) configure(c config.Enforcer) {
 }
 
 // execCommand adds the command that starts a program under the hook.
-func execCommand(app *kingpin.Application) (*kingpin.CmdClause, *enforcer.ExecOptions) {
-	o := new(enforcer.ExecOptions)
+func execCommand(app *kingpin.Application) (*kingpin.CmdClause, *preload.ExecOptions) {
+	o := new(preload.ExecOptions)
 	c := app.Command("exec",
 		"Run a program under the hook, which observes its steps and holds it to its quota: gpusteward exec -- "+
 			"python3 train.py. On a terminal it says which tenant and quota hold.")
@@ -361,17 +362,17 @@ func libraryFlag(c *kingpin.CmdClause, path *string) {
 
 // execute replaces this process with the program. It returns the exit status if
 // that fails.
-func execute(o enforcer.ExecOptions, f flags, stderr io.Writer) int {
+func execute(o preload.ExecOptions, f flags, stderr io.Writer) int {
 	o.Socket = cmp.Or(o.Socket, os.Getenv("GPUSTEWARD_SOCKET"), config.Enforcer{}.BrokerSocket(f.runtimeDir))
 	o.Tell = isTerminal(stderr)
-	status, err := enforcer.Exec(o, stderr)
+	status, err := preload.Exec(o, stderr)
 	fmt.Fprintf(stderr, "gpusteward: %v\n", err)
 	return status
 }
 
 // installCommand adds the command that installs the files for containers.
-func installCommand(app *kingpin.Application) (*kingpin.CmdClause, *enforcer.InstallOptions) {
-	o := new(enforcer.InstallOptions)
+func installCommand(app *kingpin.Application) (*kingpin.CmdClause, *preload.InstallOptions) {
+	o := new(preload.InstallOptions)
 	c := app.Command("install", "Copy this program and the hook to a directory that containers of this host "+
 		"can mount, and create the directories of an agent in a container: gpusteward install "+
 		"--cdi=/var/run/cdi /usr/local/lib/gpusteward. It replaces only what is missing or outdated, and "+
@@ -388,10 +389,10 @@ func installCommand(app *kingpin.Application) (*kingpin.CmdClause, *enforcer.Ins
 }
 
 // install installs on the host the files that o names.
-func install(o enforcer.InstallOptions, f flags) error {
+func install(o preload.InstallOptions, f flags) error {
 	if o.Owner != 0 {
 		o.Own = []string{f.stateDir, filepath.Dir(filepath.Join(f.runtimeDir, exporter.ControlSocket))}
 	}
 	o.Socket = config.Enforcer{}.BrokerSocket(f.runtimeDir)
-	return enforcer.Install(o)
+	return preload.Install(o)
 }

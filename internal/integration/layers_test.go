@@ -25,7 +25,7 @@ var layers = map[string][]string{
 	".": {"internal/agent"},
 	"internal/agent": {"collectors", "collectors/all", "collectors/device", "collectors/gpu", "collectors/gpu/sim",
 		"collectors/gpu/sim/scenarios", "collectors/host", "collectors/links", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/jobs",
-		"enforcer/broker", "enforcer/crash", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "enforcer/profile", "enforcer/suspend", "internal/config",
+		"enforcer/broker", "enforcer/crash", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "enforcer/preload", "enforcer/profile", "enforcer/suspend", "internal/config",
 		"internal/input", "internal/span", "internal/stack", "internal/worker"},
 	// only tests
 	"internal/integration": {},
@@ -56,6 +56,8 @@ var layers = map[string][]string{
 	// where the GPU time of a live program goes
 	"enforcer/profile": {"enforcer/broker", "enforcer/symbol", "internal/wire"},
 	"enforcer/symbol":  {"internal/wire"}, // names of kernels for people
+	// programs under the hook, without a broker of their own
+	"enforcer/preload": {"collectors/host", "enforcer/policy", "internal/quota", "internal/wire"},
 	// the operator's rules, and nothing that acts on them
 	"enforcer/policy": {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/input", "internal/procs", "internal/quota"},
 	// pure: the facts about each subject

@@ -1,4 +1,7 @@
-package enforcer
+// Package preload starts programs under the hook (Exec), and puts the hook where containers find it
+// (Install). Both set LD_PRELOAD: the loader then puts the hook before the driver's library. Exec asks the
+// broker for the tenant and its quota first. Begin with Exec in exec.go.
+package preload
 
 import (
 	"cmp"
