@@ -31,7 +31,7 @@ import (
 // Periods at a tick of a second.
 const (
 	excuse = time.Minute     // after a hardware fault, workloads on the GPU are not judged
-	settle = 5 * time.Second // see suspend.Suspender.Settle
+	settle = 5 * time.Second // see suspend.Mover.Settle
 )
 
 // Options configure an Enforcer. The functions must not wait, and may be called
@@ -140,10 +140,10 @@ func New(o Options) (*Enforcer, error) {
 		log:           cmp.Or(o.Broker.Logger, slog.New(slog.DiscardHandler))}
 	e.identities = identityCache{procfs: cmp.Or(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}
 	e.actor = action.Actor{ProcFS: e.identities.procfs, CgroupFS: cmp.Or(o.CgroupFS, "/sys/fs/cgroup"), Keep: e.keep}
-	e.suspender = suspend.Suspender{Call: o.Driver, Spans: o.Broker.Spans, Free: e.free, Size: e.size, Alive: e.actor.Alive,
-		Tick: o.Tick, Settle: o.Tick.Of(settle),
-		Keep: e.keepSuspended, Guard: &suspend.Guards{}, Returning: o.Returning,
-		Room: suspend.Host{ProcFS: e.actor.ProcFS, CgroupFS: e.actor.CgroupFS, MemInfo: o.MemInfo}.Room}
+	e.suspender = suspend.Suspender{Tick: o.Tick, Keep: e.keepSuspended, Returning: o.Returning, Mover: suspend.Mover{
+		Call: o.Driver, Spans: o.Broker.Spans, Free: e.free, Size: e.size, Alive: e.actor.Alive,
+		Settle: o.Tick.Of(settle), Guard: &suspend.Guards{},
+		Room: suspend.Host{ProcFS: e.actor.ProcFS, CgroupFS: e.actor.CgroupFS, MemInfo: o.MemInfo}.Room}}
 	if o.Driver == nil {
 		e.suspender.Call = suspend.Helper(filepath.Join(o.Dir, "driver.lock"))
 	}

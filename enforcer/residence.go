@@ -223,7 +223,7 @@ func (e *Enforcer) observeUse(now time.Time, all []collectors.DeviceProcess) {
 			u.last = now
 			if r.Phase != suspend.Resuming && r.Yields {
 				u.look(e.identities.procfs, p.PID)
-				u.stuck = u.stuck || e.suspender.Holds(p.PID)
+				u.stuck = u.stuck || e.suspender.Guard.Holds(p.PID)
 			} else {
 				u.first, u.before, u.stuck = nil, nil, false
 			}

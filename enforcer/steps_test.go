@@ -29,8 +29,8 @@ func TestRefusedSuspensionLeavesThePause(t *testing.T) {
 	p := collectors.DeviceProcess{UUID: "GPU-a", Memory: 1,
 		Process: host.Process{PID: 7000, Start: 8, Workload: &host.Workload{Key: s.Workload}}}
 	e := &Enforcer{held: map[audit.Subject]bool{s: true},
-		suspender: suspend.Suspender{Room: func(_, _ map[int]uint64) error { return errors.New("no room") },
-			Alive: func(action.Target) bool { return true }},
+		suspender: suspend.Suspender{Mover: suspend.Mover{Room: func(_, _ map[int]uint64) error { return errors.New("no room") },
+			Alive: func(action.Target) bool { return true }}},
 		seen: audit.Books{DeviceProcesses: []collectors.DeviceProcess{p},
 			Tenant: func(collectors.DeviceProcess) (string, bool) { return s.Tenant, true }}}
 	result, detail := e.suspendGroup(time.Now(), action.ProcessGroup{Subject: s}, "tested")

@@ -411,7 +411,7 @@ func staysSuspended(workload string) string {
 func (e *Enforcer) unprotected(all []suspend.Process) (pids []int) {
 	hooked := tenantsOf(e.seen.Sessions)
 	for _, p := range all {
-		if _, is := hooked[p.PID]; !is && !e.suspender.Guards(p.PID) {
+		if _, is := hooked[p.PID]; !is && !e.suspender.Guard.Has(p.PID) {
 			pids = append(pids, p.PID)
 		}
 	}

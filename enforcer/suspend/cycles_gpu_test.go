@@ -184,10 +184,10 @@ type asker struct {
 
 // suspender has the GPU for itself. env is added to the environment of its child processes.
 func suspender(t *testing.T, env ...string) *asker {
-	return &asker{Suspender: &Suspender{Call: Helper(filepath.Join(t.TempDir(), "lock"), env...),
+	return &asker{Suspender: &Suspender{Mover: Mover{Call: Helper(filepath.Join(t.TempDir(), "lock"), env...),
 		Alive: func(action.Target) bool { return true },
 		Free:  func(string) (uint64, bool) { return 1 << 50, true },
-		Room:  Host{ProcFS: "/proc", CgroupFS: "/sys/fs/cgroup"}.Room}}
+		Room:  Host{ProcFS: "/proc", CgroupFS: "/sys/fs/cgroup"}.Room}}}
 }
 
 // cycle suspends a program of so many MiB and resumes it, and returns the seconds that both took.

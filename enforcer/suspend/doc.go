@@ -18,5 +18,6 @@
 //   - All processes of a workload are suspended, or none.
 //   - The driver is not asked to restore a process for which the GPU has no room.
 //
-// Begin with Suspender in suspend.go, and driver.go.
+// Begin with Suspender in suspend.go, which owns the records (record.go), and with Mover in mover.go,
+// which asks the driver.
 package suspend

@@ -41,7 +41,7 @@ func TestGPUFaultsOfSuspended(t *testing.T) {
 			defer s.Close()
 			s.suspend(t, e, listed(t, pid))
 			before, during := count("begin"), count("count")
-			held := s.Holds(pid)
+			held := s.Guard.Holds(pid)
 			where := heldAt(pid)
 			s.resume(t, e)
 			after, last := count("count"), count("count")

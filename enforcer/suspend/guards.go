@@ -26,7 +26,7 @@ const maxGuarded = 256
 // it. No caller waits for such a guard; it guards once the kernel lets it go. Guards take turns,
 // and each handles a bounded number of signals a turn: a process with more signals slows only
 // itself down. A process that something else traces, such as a debugger, cannot be
-// guarded. The zero value guards nothing yet. Methods may be called concurrently.
+// guarded. The zero value guards nothing yet, and nil never does. Methods may be called concurrently.
 type Guards struct {
 	mu   sync.Mutex // no holder waits for anything
 	all  map[int]*guard
@@ -100,6 +100,9 @@ func (g *Guards) Look() {
 
 // each does something with all guards at the same time.
 func (g *Guards) each(do func(*guard)) {
+	if g == nil {
+		return
+	}
 	var done sync.WaitGroup
 	g.mu.Lock()
 	for _, one := range g.all {
@@ -112,6 +115,9 @@ func (g *Guards) each(do func(*guard)) {
 // Holds reports whether a guarded process has a thread that waits for the GPU, as its guard
 // last saw it.
 func (g *Guards) Holds(pid int) bool {
+	if g == nil {
+		return false
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	one := g.all[pid]
@@ -120,6 +126,9 @@ func (g *Guards) Holds(pid int) bool {
 
 // Has reports whether a process is guarded.
 func (g *Guards) Has(pid int) bool {
+	if g == nil {
+		return false
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	one := g.all[pid]
@@ -128,6 +137,9 @@ func (g *Guards) Has(pid int) bool {
 
 // Give lets the held threads of a process continue, and ends its guard.
 func (g *Guards) Give(pid int) {
+	if g == nil {
+		return
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if one := g.all[pid]; one != nil {
@@ -137,6 +149,9 @@ func (g *Guards) Give(pid int) {
 
 // Keep ends the guards of all processes except some.
 func (g *Guards) Keep(some map[int]bool) {
+	if g == nil {
+		return
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for pid, one := range g.all {

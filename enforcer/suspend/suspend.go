@@ -1,81 +1,23 @@
 package suspend
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
-	"gpusteward/enforcer/action"
 	"gpusteward/enforcer/audit"
 	"gpusteward/internal/span"
 )
 
 // Bounds.
 const (
-	maxSuspended = 1024             // workloads
-	maxMoving    = 8                // workloads that are suspended at a time, and as many that are resumed; others wait
-	lockWithin   = 5 * time.Second  // until the work that a process has submitted must have ended
-	callWithin   = 15 * time.Second // for a call that copies nothing
-	slowestCopy  = 256 << 20        // bytes a second that a copy is granted at least
-	retryFirst   = 2 * time.Second  // after a resume that failed; doubles; at a tick of a second
-	retryLast    = time.Minute      // the same
-	spare        = 256 << 20        // bytes that are free on a GPU beyond what is restored there
-	lastCall     = time.Second / 4  // for a call that is under way when Life ends
+	maxSuspended = 1024            // workloads
+	maxMoving    = 8               // workloads that are suspended at a time, and as many that are resumed; others wait
+	retryFirst   = 2 * time.Second // after a resume that failed; doubles; at a tick of a second
+	retryLast    = time.Minute     // the same
 )
-
-// A Phase is what is happening to a workload.
-type Phase string
-
-// The phases. A workload that is found in another phase than Suspended after a
-// restart is resumed.
-const (
-	Suspending Phase = "suspending"
-	Suspended  Phase = "suspended"
-	Resuming   Phase = "resuming"
-)
-
-// A Process is one of a workload's processes, with the GPU memory that the
-// driver listed for it before it was suspended, in bytes by UUID.
-type Process struct {
-	action.Target
-	Memory map[string]uint64 `json:"memory,omitempty"`
-	// Of a workload that is being suspended: nothing was done to the process before.
-	// Others may be suspended already.
-	New bool `json:"new,omitempty"`
-}
-
-// A Record is a workload that is suspended, or about to be, or to be resumed.
-type Record struct {
-	Tenant    string    `json:"tenant"`
-	Workload  string    `json:"workload"`
-	Phase     Phase     `json:"phase"`
-	Why       string    `json:"why"`   // of what was done last, for people
-	Since     time.Time `json:"since"` // when the phase began
-	Began     time.Time `json:"began"` // when its suspension did
-	Processes []Process `json:"processes"`
-	// It gave way, and comes back when it uses the GPU again; others come back by
-	// order.
-	Yields bool `json:"yields,omitempty"`
-}
-
-// Subject returns whose record it is.
-func (r Record) Subject() audit.Subject { return audit.Subject{Tenant: r.Tenant, Workload: r.Workload} }
-
-// Bytes returns the GPU memory that its processes had, by UUID.
-func (r Record) Bytes() map[string]uint64 {
-	all := map[string]uint64{}
-	for _, p := range r.Processes {
-		for uuid, n := range p.Memory {
-			all[uuid] += n
-		}
-	}
-	return all
-}
 
 // An End is the result of a suspension or a resumption.
 type End struct {
@@ -98,70 +40,26 @@ type Totals struct {
 	Broken             uint64            // processes that the driver broke
 }
 
-// A Suspender suspends workloads and resumes them. Its methods do not wait for
-// the driver: Look returns what has ended. One goroutine may use it, and it calls
-// Call, Alive and Free from others. Set these and Room; the rest may be zero.
+func (t *Totals) refused(err error) {
+	if t.Refused == nil {
+		t.Refused = map[Reason]uint64{}
+	}
+	t.Refused[ReasonOf(err)]++
+}
+
+// A Suspender suspends workloads and resumes them. It owns the records, and one goroutine may use
+// it. Its methods do not wait for the driver, for which other goroutines use its Mover: Look returns
+// what has ended.
 type Suspender struct {
-	Tick audit.Tick // from one call of Look to the next
-	Call Call
-	Free func(uuid string) (bytes uint64, known bool) // memory that is free on a GPU
-	// Settle is how long a resumption waits for a driver that does not tell its free memory,
-	// as when the agent has just started.
-	Settle time.Duration
-	Size   func(uuid string) (bytes uint64, known bool) // memory of a GPU that programs can have; nil: unknown
-	Room   func(bytes, others map[int]uint64) error     // by PID; see Host
-	Alive  func(action.Target) bool                     // whether that process still exists
-	Keep   func([]Record) error                         // saves the records; nil: they are not saved
-	Life   context.Context                              // when it ends, no more calls are made; nil: never
-	Guard  *Guards                                      // of the suspended processes; nil: they are not guarded
-	Spans  *span.Recorder                               // nil: there are none
+	Mover
+	Tick audit.Tick           // from one call of Look to the next
+	Keep func([]Record) error // saves the records; nil: they are not saved
 	// is told when Close begins to resume a workload, and when it has ended with all of them; nil: nobody is
 	Returning func(is bool)
 
-	work       map[audit.Subject]*work
+	work       records
 	away, back chan struct{} // have an element for each workload that is being suspended, or resumed
 	totals     Totals
-}
-
-// work is a record, and what is being done about it.
-type work struct {
-	Record
-	ends  chan End // nil: nothing
-	wait  time.Duration
-	again time.Time // when a resumption is tried again
-	wake  string    // why it is to be resumed as soon as it is suspended; empty: it is not
-	stays bool      // it is to be suspended again as soon as the resumption has ended
-	undo  bool      // its new processes go on, because they could not be suspended
-	full  bool      // its last resumption found no room, and asked the driver for nothing
-}
-
-// fresh returns the processes to which nothing was done before.
-func (r Record) fresh() (all []Process) {
-	for _, p := range r.Processes {
-		if p.New {
-			all = append(all, p)
-		}
-	}
-	return all
-}
-
-// settled returns the processes without the mark that they are new.
-func (r Record) settled() []Process {
-	all := slices.Clone(r.Processes)
-	for i := range all {
-		all[i].New = false
-	}
-	return all
-}
-
-// Joining returns those of a workload's processes that the record does not have.
-func (r Record) Joining(processes []Process) (all []Process) {
-	for _, p := range processes {
-		if !slices.ContainsFunc(r.Processes, func(q Process) bool { return q.Target == p.Target }) {
-			all = append(all, p)
-		}
-	}
-	return all
 }
 
 // Records returns all records in order.
@@ -193,7 +91,7 @@ func (s *Suspender) Totals() Totals {
 // Restore takes over the records of an earlier enforcer. A workload that it had
 // not finished to suspend is resumed.
 func (s *Suspender) Restore(now time.Time, all []Record) {
-	s.work = map[audit.Subject]*work{}
+	s.work = records{}
 	for _, r := range all[:min(len(all), maxSuspended)] {
 		r.Processes = slices.DeleteFunc(slices.Clone(r.Processes), func(p Process) bool { return p.PID <= 1 })
 		defer s.guard(r.Processes).Wait()
@@ -210,24 +108,6 @@ func (s *Suspender) Restore(now time.Time, all []Record) {
 	}
 }
 
-// guard guards processes, from before their state is taken until they have that back. Where this
-// cannot be, they are not guarded.
-func (s *Suspender) guard(all []Process) *sync.WaitGroup {
-	var guarded sync.WaitGroup
-	for _, p := range all {
-		if s.Guard != nil && s.Alive(p.Target) {
-			guarded.Go(func() { _ = s.Guard.Take(p.PID) }) // Guards says whether it succeeded
-		}
-	}
-	return &guarded
-}
-
-// Holds reports whether a thread of a suspended process waits for its GPU.
-func (s *Suspender) Holds(pid int) bool { return s.Guard != nil && s.Guard.Holds(pid) }
-
-// Guards reports whether a process is guarded.
-func (s *Suspender) Guards(pid int) bool { return s.Guard != nil && s.Guard.Has(pid) }
-
 func (s *Suspender) keep() error {
 	if s.Keep == nil {
 		return nil
@@ -239,7 +119,7 @@ func (s *Suspender) keep() error {
 func (s *Suspender) Suspend(now time.Time, of audit.Subject, processes []Process, why string) error {
 	err := s.begin(now, of, processes, why, false)
 	if err != nil {
-		s.refused(err)
+		s.totals.refused(err)
 	}
 	return err
 }
@@ -248,7 +128,7 @@ func (s *Suspender) Suspend(now time.Time, of audit.Subject, processes []Process
 func (s *Suspender) GiveWay(now time.Time, of audit.Subject, processes []Process, why string) error {
 	err := s.begin(now, of, processes, why, true)
 	if err != nil {
-		s.refused(err)
+		s.totals.refused(err)
 	}
 	return err
 }
@@ -265,7 +145,7 @@ func (s *Suspender) begin(now time.Time, of audit.Subject, processes []Process, 
 	}
 	w := &work{Record: Record{Tenant: of.Tenant, Workload: of.Workload, Why: why, Began: now, Yields: yields}}
 	if s.work == nil {
-		s.work = map[audit.Subject]*work{}
+		s.work = records{}
 	}
 	s.work[of] = w
 	if err := s.join(now, w, processes); err != nil {
@@ -317,7 +197,7 @@ func (s *Suspender) Join(now time.Time, of audit.Subject, processes []Process) e
 		err = s.join(now, w, w.Joining(processes))
 	}
 	if err != nil {
-		s.refused(err)
+		s.totals.refused(err)
 	}
 	return err
 }
@@ -331,7 +211,7 @@ func (s *Suspender) join(now time.Time, w *work, fresh []Process) error {
 		w.Processes = append(w.Processes, p)
 	}
 	w.Phase, w.Since = Suspending, now
-	err := s.room(w, fresh)
+	err := s.room(w.Record, fresh, s.work.arriving(w))
 	if err == nil {
 		if failed := s.keep(); failed != nil {
 			err = refuse(Other, "it would be forgotten after a restart: %v", failed)
@@ -347,49 +227,11 @@ func (s *Suspender) join(now time.Time, w *work, fresh []Process) error {
 	return nil
 }
 
-// room returns a Refusal unless the host has room for new processes of a record, beside
-// those that are on the way there, and its GPUs could have them all back.
-func (s *Suspender) room(w *work, fresh []Process) error {
-	for uuid, bytes := range w.Bytes() {
-		if s.Size == nil {
-			break
-		}
-		if size, known := s.Size(uuid); known && bytes+spare > size {
-			return refuse(GPUMemory, "%s could not give %d MiB back: it has %d MiB, and %d MiB stay free", uuid, bytes>>20,
-				size>>20, spare>>20)
-		}
-	}
-	others := map[int]uint64{}
-	for _, o := range s.work {
-		if o != w && o.Phase == Suspending {
-			maps.Copy(others, byPID(o.fresh()))
-		}
-	}
-	fresh = slices.DeleteFunc(slices.Clone(fresh), func(p Process) bool { return !s.Alive(p.Target) })
-	return s.Room(byPID(fresh), others)
-}
-
 // Refuse counts and returns a Refusal of the caller's.
 func (s *Suspender) Refuse(reason Reason, text string) error {
 	err := refuse(reason, "%s", text)
-	s.refused(err)
+	s.totals.refused(err)
 	return err
-}
-
-// byPID returns the GPU memory of processes.
-func byPID(all []Process) map[int]uint64 {
-	bytes := map[int]uint64{}
-	for _, p := range all {
-		bytes[p.PID] += p.bytes()
-	}
-	return bytes
-}
-
-func (p Process) bytes() (sum uint64) {
-	for _, n := range p.Memory {
-		sum += n
-	}
-	return sum
 }
 
 // Resume begins to resume a subject, or has it resumed once it is suspended, for a reason
@@ -434,32 +276,8 @@ func (s *Suspender) resume(now time.Time, w *work, why string) {
 }
 
 func (s *Suspender) try(w *work) {
-	back, others := w.back(), s.returning()
+	back, others := w.back(), s.work.returning()
 	s.start(w, back, func(of span.Parent) ([]int, error) { return s.giveBack(of, back.Processes, others) })
-}
-
-// back returns the record with the processes that are to go on.
-func (w *work) back() Record {
-	r := w.Record
-	if w.undo {
-		r.Processes = w.fresh()
-	}
-	return r
-}
-
-// returning returns the GPU memory that others are being given back now, by UUID. The
-// driver may still list it as free.
-func (s *Suspender) returning() map[string]uint64 {
-	all := map[string]uint64{}
-	for _, w := range s.work {
-		if w.Phase != Resuming && !w.undo || w.ends == nil {
-			continue
-		}
-		for uuid, n := range w.back().Bytes() {
-			all[uuid] += n
-		}
-	}
-	return all
 }
 
 // start does something about the processes of r, once few others are on the same way: so
@@ -485,18 +303,10 @@ func (s *Suspender) start(w *work, r Record, do func(of span.Parent) (lost []int
 	}()
 }
 
-// failure is the reason of an error; empty for nil.
-func failure(err error) string {
-	if err == nil {
-		return ""
-	}
-	return string(ReasonOf(err))
-}
-
 // Look returns what has ended since the last call, forgets processes that ended,
 // and tries again to resume. Call it each tick.
 func (s *Suspender) Look(now time.Time) (ends []End) {
-	all := s.order()
+	all := s.work.order()
 	for _, w := range all {
 		select {
 		case end := <-w.ends: // nil: never
@@ -518,9 +328,7 @@ func (s *Suspender) Look(now time.Time) (ends []End) {
 			s.try(w)
 		}
 	}
-	if s.Guard != nil {
-		s.Guard.Keep(s.pids())
-	}
+	s.Guard.Keep(s.work.pids())
 	if len(all) > 0 {
 		_ = s.keep() // the enforcer saves its whole state each second, and logs a failure
 	}
@@ -536,9 +344,7 @@ func (s *Suspender) Close() (ends []End) {
 	looked := make(chan struct{})
 	go func() {
 		defer close(looked)
-		if s.Guard != nil {
-			s.Guard.Look()
-		}
+		s.Guard.Look()
 	}()
 	for _, w := range s.work {
 		if w.ends == nil {
@@ -554,10 +360,7 @@ func (s *Suspender) Close() (ends []End) {
 	case <-looked:
 	case <-late.Done():
 	}
-	if s.Guard == nil {
-		return nil
-	}
-	held := slices.DeleteFunc(s.order(), func(w *work) bool {
+	held := slices.DeleteFunc(s.work.order(), func(w *work) bool {
 		return !slices.ContainsFunc(w.Processes, func(p Process) bool { return s.Guard.Holds(p.PID) })
 	})
 	if len(held) > 0 && s.Returning != nil {
@@ -572,7 +375,7 @@ func (s *Suspender) Close() (ends []End) {
 // resumeHeld resumes workloads at the end, some at the same time: one for which the driver does not answer
 // delays no other.
 func (s *Suspender) resumeHeld(held []*work) (ends []End) {
-	last, others := *s, map[string]uint64{}
+	last, others := s.Mover, map[string]uint64{}
 	last.Life = nil
 	slots, resumed := make(chan struct{}, maxMoving), make(chan End, len(held))
 	for _, w := range held {
@@ -599,35 +402,18 @@ func (s *Suspender) resumeHeld(held []*work) (ends []End) {
 	return ends
 }
 
-// pids returns the processes of all records.
-func (s *Suspender) pids() map[int]bool {
-	all := map[int]bool{}
-	for _, w := range s.work {
-		for _, p := range w.Processes {
-			all[p.PID] = true
-		}
-	}
-	return all
-}
-
-func (s *Suspender) order() []*work {
-	return slices.SortedFunc(maps.Values(s.work), func(x, y *work) int {
-		return cmp.Or(x.Since.Compare(y.Since), audit.Compare(x.Subject(), y.Subject()))
-	})
-}
-
 // end applies a result, and returns what is to be told of it.
 func (s *Suspender) end(now time.Time, w *work, end End) []End {
 	s.totals.Broken += uint64(len(end.Lost))
-	if end.Err != nil && s.lives(w) { // nothing was refused to a workload that has ended
-		s.refused(end.Err)
+	if end.Err != nil && s.lives(w.Processes) { // nothing was refused to a workload that has ended
+		s.totals.refused(end.Err)
 	}
 	switch {
 	case w.undo:
 		return s.undone(now, w, end)
 	case end.Done == Suspending:
 		return []End{s.suspended(now, w, end)}
-	case end.Err == nil && len(end.Lost) == 0 && !s.lives(w):
+	case end.Err == nil && len(end.Lost) == 0 && !s.lives(w.Processes):
 		delete(s.work, w.Subject())
 		return nil
 	case end.Err == nil:
@@ -646,14 +432,9 @@ func (s *Suspender) end(now time.Time, w *work, end End) []End {
 			return nil
 		}
 	default:
-		s.later(now, w, end.Err)
+		w.later(now, s.Tick, end.Err)
 	}
 	return []End{end}
-}
-
-// lives reports whether a process of a workload has not ended.
-func (s *Suspender) lives(w *work) bool {
-	return slices.ContainsFunc(w.Processes, func(p Process) bool { return s.Alive(p.Target) })
 }
 
 // suspended applies the result of a suspension.
@@ -672,7 +453,7 @@ func (s *Suspender) suspended(now time.Time, w *work, end End) End {
 		end.Record = w.Record
 		end.Processes = moved
 	case fresh > 0 && errors.As(end.Err, &before):
-		s.leave(now, w)
+		s.work.leave(now, w)
 	case end.Joined: // undo what is done of it
 		w.undo, w.again = true, now
 	default:
@@ -686,178 +467,13 @@ func (s *Suspender) suspended(now time.Time, w *work, end End) End {
 func (s *Suspender) undone(now time.Time, w *work, end End) []End {
 	if end.Err == nil {
 		w.undo = false
-		s.leave(now, w)
+		s.work.leave(now, w)
 	} else {
-		s.later(now, w, end.Err)
+		w.later(now, s.Tick, end.Err)
 	}
 	if len(end.Lost) == 0 {
 		return nil
 	}
 	end.Done, end.Joined = Suspended, true
 	return []End{end}
-}
-
-// leave forgets the new processes of a workload, and the workload if it has no others.
-func (s *Suspender) leave(now time.Time, w *work) {
-	w.Phase, w.Since = Suspended, now
-	w.Processes = slices.DeleteFunc(slices.Clone(w.Processes), func(p Process) bool { return p.New })
-	if len(w.Processes) == 0 {
-		delete(s.work, w.Subject())
-	}
-}
-
-// later has a resumption tried again.
-func (s *Suspender) later(now time.Time, w *work, err error) {
-	var before *untouched
-	w.full = errors.As(err, &before)
-	w.wait = min(max(2*w.wait, s.Tick.Of(retryFirst)), s.Tick.Of(retryLast))
-	w.again = now.Add(w.wait)
-}
-
-func (s *Suspender) refused(err error) {
-	if s.totals.Refused == nil {
-		s.totals.Refused = map[Reason]uint64{}
-	}
-	s.totals.Refused[ReasonOf(err)]++
-}
-
-// call makes one call with its deadline, as a part of a span.
-func (s *Suspender) call(of span.Parent, op Op, p Process) (state State, err error) {
-	a := s.Spans.Begin("driver."+string(op), of)
-	defer func() { a.End(failure(err), "pid", p.PID, "bytes", p.bytes()) }()
-	if !s.Alive(p.Target) {
-		return Unknown, refuse(NotCUDA, "%s of %d: the process has ended", op, p.PID)
-	}
-	within := callWithin
-	if op == Checkpoint || op == Restore {
-		within += time.Duration(float64(p.bytes()) / slowestCopy * float64(time.Second))
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), within)
-	defer cancel()
-	if s.Life != nil {
-		if s.Life.Err() != nil {
-			return Unknown, refuse(NoAnswer, "%s of %d: the enforcer ends", op, p.PID)
-		}
-		defer context.AfterFunc(s.Life, func() { time.AfterFunc(lastCall, cancel) })()
-	}
-	return s.Call(ctx, op, p.PID)
-}
-
-// An untouched is an error before anything was done.
-type untouched struct{ error }
-
-func (u *untouched) Unwrap() error { return u.error }
-
-// suspend suspends all processes: no process is checkpointed before all are
-// locked, since those that are not yet may wait for the others. It undoes
-// nothing. A process that the driver broke is lost. Of several, some may end
-// meanwhile. What is locked or checkpointed already is this suspender's, unless it
-// is new.
-func (s *Suspender) suspend(of span.Parent, all []Process) (lost []int, err error) {
-	needs := map[Op][]Process{}
-	for _, p := range all {
-		switch state, err := s.call(of, Ask, p); {
-		case ReasonOf(err) == NotCUDA && !s.Alive(p.Target):
-		case err != nil:
-			return nil, &untouched{err}
-		case state == Running:
-			needs[Lock], needs[Checkpoint] = append(needs[Lock], p), append(needs[Checkpoint], p)
-		case !p.New && state == Locked:
-			needs[Checkpoint] = append(needs[Checkpoint], p)
-		case p.New || state != Checkpointed:
-			return nil, &untouched{refuse(WrongState, "the driver says that %d is %s", p.PID, state)}
-		}
-	}
-	for _, op := range []Op{Lock, Checkpoint} {
-		if op == Checkpoint {
-			s.guard(needs[op]).Wait()
-		}
-		for _, p := range needs[op] {
-			switch state, err := s.call(of, op, p); {
-			case ReasonOf(err) == NotCUDA && !s.Alive(p.Target):
-			case err != nil && state == Broken:
-				return []int{p.PID}, err
-			case err != nil:
-				return nil, err
-			}
-		}
-	}
-	if !slices.ContainsFunc(all, func(p Process) bool { return s.Alive(p.Target) }) {
-		return nil, refuse(NotCUDA, "its processes ended")
-	}
-	return nil, nil
-}
-
-// giveBack lets all processes run again, whatever was done of their suspension
-// or resumption: no process goes on before all have their memory. If one of them
-// cannot have it, none keeps it. A process that the driver broke is lost, and
-// so is one that ended. Others take memory at the same time, in bytes by UUID.
-func (s *Suspender) giveBack(of span.Parent, all []Process, others map[string]uint64) (lost []int, err error) {
-	var locked, away []Process
-	for _, p := range all {
-		switch state, err := s.call(of, Ask, p); {
-		case err != nil && !s.Alive(p.Target):
-		case err != nil:
-			return lost, err
-		case state == Broken:
-			lost = append(lost, p.PID)
-		case state == Locked:
-			locked = append(locked, p)
-		case state == Checkpointed:
-			away = append(away, p)
-		}
-	}
-	if err := s.fits(away, others); err != nil {
-		return lost, &untouched{err}
-	}
-	for _, p := range away {
-		switch state, err := s.call(of, Restore, p); {
-		case err != nil && !s.Alive(p.Target):
-		case err != nil && state == Broken:
-			lost = append(lost, p.PID)
-		case err != nil:
-			return lost, errors.Join(err, s.takeAgain(of, locked))
-		default:
-			locked = append(locked, p)
-		}
-	}
-	for _, p := range locked {
-		if _, e := s.call(of, Unlock, p); e != nil && s.Alive(p.Target) {
-			err = errors.Join(err, e)
-		} else if s.Guard != nil {
-			s.Guard.Give(p.PID)
-		}
-	}
-	return lost, err
-}
-
-// fits returns a Refusal unless the GPUs have room for processes, beside others in bytes
-// by UUID. The driver is not asked to try: drivers of the 580 series break a process for
-// whose memory there is no room.
-func (s *Suspender) fits(all []Process, others map[string]uint64) error {
-	for uuid, bytes := range (Record{Processes: all}).Bytes() {
-		free, known := s.Free(uuid)
-		lives := func() bool { return s.Life == nil || s.Life.Err() == nil }
-		for began := time.Now(); !known && time.Since(began) < s.Settle && lives(); free, known = s.Free(uuid) {
-			time.Sleep(s.Settle / 50)
-		}
-		switch {
-		case !known:
-			return refuse(GPUMemory, "it is unknown whether %s has room: the driver does not tell its free memory", uuid)
-		case free < bytes+others[uuid]+spare:
-			return refuse(GPUMemory, "%s has no room for %d MiB: %d MiB are free, and %d MiB are kept for others", uuid, bytes>>20,
-				free>>20, (others[uuid]+spare)>>20)
-		}
-	}
-	return nil
-}
-
-// takeAgain checkpoints processes again whose workload could not be restored.
-func (s *Suspender) takeAgain(of span.Parent, locked []Process) (err error) {
-	for _, p := range locked {
-		if _, e := s.call(of, Checkpoint, p); e != nil && s.Alive(p.Target) {
-			err = errors.Join(err, fmt.Errorf("and %d keeps its memory: %w", p.PID, e))
-		}
-	}
-	return err
 }

@@ -146,8 +146,8 @@ func newBench(t *testing.T, c *card) *bench {
 
 // begin starts another suspender, with what is in the file.
 func (b *bench) begin() {
-	b.Suspender = &Suspender{Call: b.card.caller(), Free: b.card.room, Alive: b.card.alive,
-		Room: func(_, _ map[int]uint64) error { return nil },
+	b.Suspender = &Suspender{Mover: Mover{Call: b.card.caller(), Free: b.card.room, Alive: b.card.alive,
+		Room: func(_, _ map[int]uint64) error { return nil }},
 		Keep: func(all []Record) error { // as a file has them
 			b.file = nil
 			return json.Unmarshal(fixture.Value(json.Marshal(all))(b.t), &b.file)
@@ -513,7 +513,7 @@ func lifeEndsCalls(t *testing.T, returns time.Duration) {
 
 // TestTextsHaveNumbers tells how much is needed, and how much there is.
 func TestTextsHaveNumbers(t *testing.T) {
-	s := Suspender{Free: func(string) (uint64, bool) { return 300 << 20, true }}
+	s := Mover{Free: func(string) (uint64, bool) { return 300 << 20, true }}
 	err := s.fits([]Process{{Memory: map[string]uint64{"GPU-0": 45 << 20}}}, nil)
 	want := "GPU-0 has no room for 45 MiB: 300 MiB are free, and 256 MiB are kept for others"
 	fixture.If(t, err == nil || err.Error() != want, "%v, want %s", err, want)
@@ -567,7 +567,7 @@ func TestOldestSuspensionComesFirst(t *testing.T) {
 	b.Restore(b.now, all)
 	r := b.Records()
 	fixture.If(t, r[0].Workload != "a" || r[1].Workload != "b", "%+v", r)
-	if w := b.Suspender.order(); w[0].Workload != "b" || w[1].Workload != "a" {
+	if w := b.work.order(); w[0].Workload != "b" || w[1].Workload != "a" {
 		t.Errorf("first %s, then %s", w[0].Workload, w[1].Workload)
 	}
 }
