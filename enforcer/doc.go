@@ -6,17 +6,11 @@
 //	policy --------------------/                    \-> terms in force -> broker, backends
 //
 // At each tick (look) the audit compares the broker's books with the driver's, the escalation
-// decides about workloads that violate a quota, and the actor and the suspender carry that out.
+// decides about workloads that violate a quota, and the actor and the swapper carry that out.
 // The terms in force are the policy's, less what the escalation and the pacer take (terms.go);
 // the broker and the backends get them. The pacer takes time from tenants whose kernels exceed
 // their part of the memory's bandwidth (pace.go): such kernels are known only from the driver's
 // samples.
-//
-// Package residency decides which workloads have their memory on a GPU, and residence.go
-// carries that out. An allocation without room on an overcommitted GPU waits in the hook. That
-// a suspended workload wants the GPU is known from the trace of its hook, or from a thread that
-// waits for the driver or has faulted in its library and is held. Suspended memory stays
-// charged to its tenant, and the scheduler leaves suspended processes out.
 //
 // The package also names the workloads of observed jobs (observed.go), publishes what it knows
 // as the enforcer's part of STATS.

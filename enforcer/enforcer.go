@@ -25,6 +25,7 @@ import (
 	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/profile"
 	"gpusteward/enforcer/suspend"
+	"gpusteward/enforcer/swap"
 	"gpusteward/internal/wire"
 )
 
@@ -95,8 +96,6 @@ type Enforcer struct {
 	neighbours neighbours
 	users      atomic.Pointer[map[int]string] // tenants of users
 	policy     chan *policy.Policy            // for Run to apply
-	orders     chan func()                    // for Run to carry out
-	away       atomic.Pointer[awayMemory]
 
 	// Run's goroutine owns the fields below.
 	audit         audit.Audit
@@ -104,11 +103,8 @@ type Enforcer struct {
 	qos           audit.QoS
 	escalation    escalation.Escalation
 	actor         action.Actor
-	suspender     suspend.Suspender
-	residence     residence
-	waiting       map[awaited][]chan answer // for the end of an order
-	seen          audit.Books               // the last ones
-	returned      map[action.Target]returned
+	swap          *swap.Swapper
+	crowds        string // the tenant that had most of the sessions at the last look; empty: none had
 	pacer         pacer
 	given         given
 	sampled       map[place]*float64 // the last bandwidth samples that the pacer saw
@@ -133,26 +129,27 @@ func New(o Options) (*Enforcer, error) {
 		return nil, err
 	}
 	e := &Enforcer{Options: o, lock: held, file: host.StateFile{Path: o.StateFile}, policy: make(chan *policy.Policy, 1), pacer: pacer{},
-		orders: make(chan func()), waiting: map[awaited][]chan answer{}, given: given{},
-		sampled: map[place]*float64{}, returned: map[action.Target]returned{}, held: map[audit.Subject]bool{},
+		given: given{}, sampled: map[place]*float64{}, held: map[audit.Subject]bool{},
 		unheld:        map[place]bool{},
 		pausedMembers: map[audit.Subject]string{},
 		log:           cmp.Or(o.Broker.Logger, slog.New(slog.DiscardHandler))}
 	e.identities = identityCache{procfs: cmp.Or(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}
 	e.actor = action.Actor{ProcFS: e.identities.procfs, CgroupFS: cmp.Or(o.CgroupFS, "/sys/fs/cgroup"), Keep: e.keep}
-	e.suspender = suspend.Suspender{Tick: o.Tick, Keep: e.keepSuspended, Returning: o.Returning, Mover: suspend.Mover{
-		Call: o.Driver, Spans: o.Broker.Spans, Free: e.free, Size: e.size, Alive: e.actor.Alive,
-		Settle: o.Tick.Of(settle), Guard: &suspend.Guards{},
-		Room: suspend.Host{ProcFS: e.actor.ProcFS, CgroupFS: e.actor.CgroupFS, MemInfo: o.MemInfo}.Room}}
 	if o.Driver == nil {
-		e.suspender.Call = suspend.Helper(filepath.Join(o.Dir, "driver.lock"))
+		o.Driver = suspend.Helper(filepath.Join(o.Dir, "driver.lock"))
 	}
+	e.swap = swap.New(swap.Options{Tick: o.Tick, Log: e.log, ProcFS: e.identities.procfs, Simulated: o.Simulated,
+		Mover: suspend.Mover{Call: o.Driver, Spans: o.Broker.Spans, Alive: e.actor.Alive, Settle: o.Tick.Of(settle),
+			Guard: &suspend.Guards{},
+			Room:  suspend.Host{ProcFS: e.actor.ProcFS, CgroupFS: e.actor.CgroupFS, MemInfo: o.MemInfo}.Room},
+		Save: e.keepSuspended, Returning: o.Returning, Tell: o.Tell,
+		Policy: func() *policy.Policy { return e.terms.Load().Policy }, Memory: o.Host.Memory, Process: o.Host.Process,
+		Jobs: &e.jobs, Stopped: e.stopped, Release: e.release, Reserve: func(b audit.Books) {
+			e.measureCapacity(b)
+			e.broker.Refresh()
+		}})
+	e.swap.Serve(&o.Broker)
 	e.audit.Tick, e.beside.audit.Tick, e.qos.Tick, e.escalation.Tick = o.Tick, o.Tick, o.Tick, o.Tick
-	e.away.Store(&awayMemory{})
-	e.residence = newResidence()
-	o.Broker.Later, o.Broker.Stays = e.later, e.stays
-	o.Broker.Granted = func(r broker.Request) { e.residence.queue.grant(time.Now(), waiter{r.PID, r.GPU}) }
-	o.Broker.Holds = e.holds(o.Broker.Holds)
 	e.terms.Store(&terms{Policy: o.Policy, rates: o.Host.Rates})
 	e.stats.Store(&wire.EnforcerStats{})
 	e.capacity.Store(&map[string]uint64{})
@@ -179,8 +176,9 @@ func New(o Options) (*Enforcer, error) {
 			host.Explain(err, host.Writes))
 	}
 	e.crashes.Open()
+	e.swap.Broker = e.broker
 	e.restore()
-	e.remember() // before the first session
+	e.swap.Remember() // before the first session
 	return e, nil
 }
 
@@ -192,6 +190,16 @@ func (e *Enforcer) Close() {
 
 // Stats returns the broker's books, with the enforcer's additions.
 func (e *Enforcer) Stats() wire.Stats { return e.broker.Stats() }
+
+// Suspend has an operator suspend a workload: see swap.Swapper.
+func (e *Enforcer) Suspend(ctx context.Context, workload, why string) (string, error) {
+	return e.swap.Suspend(ctx, workload, why)
+}
+
+// ResumeProcess has an operator resume a suspended workload: see swap.Swapper.
+func (e *Enforcer) ResumeProcess(ctx context.Context, workload, why string) (string, error) {
+	return e.swap.Resume(ctx, workload, why)
+}
 
 // Configure judges all sessions and escalated workloads by another policy. It drops
 // no session, and does not block: Run may have ended.
@@ -230,7 +238,7 @@ func (e *Enforcer) Run(ctx context.Context) error {
 			return nil
 		})
 	}
-	e.suspender.Life = ctx
+	e.swap.Suspender.Life = ctx
 	group.Go(func() error {
 		tick := time.NewTicker(e.Tick.Of(time.Second))
 		defer tick.Stop()
@@ -241,7 +249,7 @@ func (e *Enforcer) Run(ctx context.Context) error {
 				return nil
 			case p := <-e.policy:
 				e.change(func(t *terms) { t.Policy = p })
-			case do := <-e.orders:
+			case do := <-e.swap.Orders():
 				do()
 			case now := <-tick.C:
 				e.look(now)
@@ -260,9 +268,8 @@ func (e *Enforcer) look(now time.Time) {
 	found := e.audit.Look(b)
 	e.qos.Look(b, found.Quotas)
 	e.groupProcesses(b)
-	e.seen = b
-	e.lookAtSuspended(now)
-	e.reside(now, b)
+	e.crowds = crowding(b.Sessions)
+	e.swap.Look(now, b)
 	e.pace(b, found)
 	e.judge(now, b, found)
 	e.demand(b)
@@ -275,7 +282,7 @@ func (e *Enforcer) look(now time.Time) {
 // process that ends between the two does not count as unhooked.
 func (e *Enforcer) books(now time.Time) audit.Books {
 	t := e.terms.Load()
-	b := audit.Books{Now: now, DeviceProcesses: e.withReturned(e.identities.expose(now, e.Host.DeviceProcesses())),
+	b := audit.Books{Now: now, DeviceProcesses: e.swap.Correct(e.identities.expose(now, e.Host.DeviceProcesses())),
 		Silent: e.Host.Silent(), Names: t.Tenants(), Quota: t.Quota}
 	for _, s := range e.broker.Sessions() {
 		one := audit.Session{PID: s.PID, Tenant: s.Tenant, Stale: s.Stale}
@@ -290,8 +297,8 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 		tenant := e.identities.tenant(t.Policy, now, h)
 		return tenant, t.Governed(tenant)
 	}
-	e.charge()
-	b.Holds, b.Moving = e.heldBack(), e.moving()
+	e.swap.Remember()
+	b.Holds, b.Moving = e.heldBack(), e.swap.Moving()
 	return b
 }
 
@@ -299,7 +306,7 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 // they have, as far as the driver lists it, plus what is free, at most all of it; of an overcommitted GPU, also
 // what is on the host.
 func (e *Enforcer) measureCapacity(b audit.Books) {
-	capacity, away := map[string]uint64{}, e.absentBytes()
+	capacity, away := map[string]uint64{}, e.swap.Absent()
 	for _, t := range b.Tenants {
 		capacity[t.GPU] += t.MemoryUsed + t.MemoryReserved - t.MemoryUnlisted
 	}

@@ -26,18 +26,9 @@ func (c *processGroup) members() string {
 	return fmt.Sprint(all)
 }
 
-// tenantsOf returns the tenants of processes with a session, by PID.
-func tenantsOf(sessions []audit.Session) map[int]string {
-	tenants := map[int]string{}
-	for _, s := range sessions {
-		tenants[s.PID] = s.Tenant
-	}
-	return tenants
-}
-
 // groupProcesses finds the process groups of governed tenants.
 func (e *Enforcer) groupProcesses(b audit.Books) {
-	sessions := tenantsOf(b.Sessions)
+	sessions := b.Hooked()
 	e.groups = map[audit.Subject]*processGroup{}
 	workloads := map[string]map[string]bool{} // with a session, by tenant
 	for _, h := range b.DeviceProcesses {
@@ -88,7 +79,7 @@ func (e *Enforcer) group(s audit.Subject, sessions map[int]string) *processGroup
 
 // groupSuspended adds the suspended processes, which the driver does not list.
 func (e *Enforcer) groupSuspended(sessions map[int]string) {
-	for _, r := range e.suspender.Records() {
+	for _, r := range e.swap.Suspender.Records() {
 		s := r.Subject()
 		if !e.terms.Load().Governed(s.Tenant) {
 			continue
@@ -141,7 +132,7 @@ func (e *Enforcer) hold(s audit.Subject, on bool) error {
 // the tenant's processes there.
 func (e *Enforcer) demands(b audit.Books) []backend.Demand {
 	type spot struct{ tenant, gpu string }
-	hooked := tenantsOf(b.Sessions)
+	hooked := b.Hooked()
 	there := map[spot]*backend.Demand{}
 	at := func(tenant, gpu string) *backend.Demand {
 		d := there[spot{tenant, gpu}]

@@ -1,7 +1,6 @@
 package enforcer
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -67,7 +66,7 @@ func (busyHost) Process(pid int) (host.Process, error) {
 	return host.Process{PID: pid, Workload: &host.Workload{Key: "user:1001"}}, nil
 }
 func (busyHost) Silent() map[string]bool                           { return nil }
-func (busyHost) Memory(string) (total, free, kept uint64, ok bool) { return 0, 0, 0, false }
+func (busyHost) Memory(string) (total, free, kept uint64, ok bool) { return 1 << 30, 0, 0, true }
 func (busyHost) Rates(string) (link, memory float64, ok bool)      { return 0, 0, false }
 
 // watching returns an enforcer of the host that asks NCCL at the address.
@@ -75,7 +74,7 @@ func watching(t *testing.T, address string, simulated bool) *Enforcer {
 	t.Helper()
 	dir := fixture.ShortDir(t)
 	all := policy.Quota{Limit: 1, Bandwidth: 1}
-	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: all}}
+	table := policy.Table{Overcommit: []string{policy.All}, Turn: time.Minute, Default: policy.Terms{Priority: policy.PriorityNormal, Quota: all}}
 	e, err := New(Options{Policy: policy.New(table, policy.HostView{}, nil), Dir: dir, Host: busyHost{}, NCCL: address, Trusted: []string{"2.28"},
 		Simulated: simulated, Broker: broker.Options{Socket: filepath.Join(dir, "s")}})
 	fixture.Must(t, err)
@@ -102,10 +101,10 @@ func TestRanksHaveWorkloads(t *testing.T) {
 // jobs and the metric for health each judge what the cause does not explain, and that alone.
 func TestHoldsExcuseWorkloads(t *testing.T) {
 	t.Parallel()
-	s, promised := audit.Subject{Tenant: "a", Workload: "w"}, policy.Quota{Guarantee: .5, Limit: 1}
+	s, promised := audit.Subject{Tenant: "a", Workload: "user:1001"}, policy.Quota{Guarantee: .5, Limit: 1}
 	record := func(phase suspend.Phase) func(*Enforcer) {
 		return func(e *Enforcer) {
-			e.suspender.Restore(time.Now(), []suspend.Record{{Tenant: "a", Workload: "w", Phase: phase,
+			e.swap.Restore(time.Now(), []suspend.Record{{Tenant: s.Tenant, Workload: s.Workload, Phase: phase,
 				Processes: []suspend.Process{{Target: action.Target{PID: 7000, Start: 1}}}}})
 		}
 	}
@@ -121,7 +120,13 @@ func TestHoldsExcuseWorkloads(t *testing.T) {
 		audit.Paused:    {func(e *Enforcer) { fixture.Must(t, e.hold(s, true)) }, "audit escalation"},
 		audit.Throttled: {func(e *Enforcer) { e.change(func(t *terms) { t.throttled = map[string]float64{"a": .5} }) }, "audit escalation jobs"},
 		audit.Paced:     {func(e *Enforcer) { e.change(func(t *terms) { t.paced = pacer{{"a", "GPU-1"}: -1} }) }, "audit escalation jobs"},
-		audit.Waiting:   {func(e *Enforcer) { e.residence.waits = []audit.Subject{s} }, "audit qos escalation"},
+		audit.Waiting: {func(e *Enforcer) {
+			var o broker.Options
+			e.swap.Serve(&o)
+			o.Later(broker.Request{PID: os.Getpid(), Tenant: "a", GPU: "GPU-1", Bytes: 1})
+			e.swap.Look(time.Now(), audit.Books{DeviceProcesses: busyHost{}.DeviceProcesses(),
+				Tenant: func(collectors.DeviceProcess) (string, bool) { return "a", true }})
+		}, "audit qos escalation"},
 	} {
 		e := watching(t, "", false)
 		defer e.Close()
@@ -134,7 +139,7 @@ func TestHoldsExcuseWorkloads(t *testing.T) {
 		var up escalation.Escalation
 		var found audit.Audited
 		rows, now := []wire.QuotaStats{{Tenant: "a", GPU: "GPU-1", Quota: promised}}, time.Unix(1e9, 0)
-		process := host.Process{PID: 7000, Start: 1, Began: now, Workload: &host.Workload{Key: "w"}}
+		process := host.Process{PID: 7000, Start: 1, Began: now, Workload: &host.Workload{Key: s.Workload}}
 		for n := range 60 {
 			now = now.Add(time.Second)
 			b := audit.Books{Now: now, Names: []string{"a"}, Holds: e.heldBack(),
@@ -160,7 +165,7 @@ func TestHoldsExcuseWorkloads(t *testing.T) {
 		_, _ = e.observed(audit.Books{})
 		judges := strings.Join(slices.DeleteFunc([]string{"audit", "qos", "escalation", "jobs"}, func(judge string) bool {
 			return !map[string]bool{"audit": len(found.Violations) > 0, "qos": rows[0].QoS[0].Violations > 0,
-				"escalation": level > policy.Warn, "jobs": !e.jobs.Held("a", "w")}[judge]
+				"escalation": level > policy.Warn, "jobs": !e.jobs.Held(s.Tenant, s.Workload)}[judge]
 		}), " ")
 		fixture.Equal(t, judges, c.judges, "those that judge one that is held back, cause %b:", cause)
 		stands := slices.ContainsFunc(e.heldStats(), func(h wire.HeldStats) bool { return h.Stands && h.Cause == cause.String() })
@@ -197,50 +202,6 @@ func TestNCCLIsAsked(t *testing.T) {
 		e := watching(t, "localhost:28028", simulated)
 		defer e.Close()
 		fixture.Equal(t, fmt.Sprint(e.jobs.RAS, " ", e.jobs.Trusted, " ", e.jobs.Log != nil), want, "simulated %v", simulated)
-	}
-}
-
-// TestEndsOfSuspensionsAreReported tells the operator and the log what became of an order.
-func TestEndsOfSuspensionsAreReported(t *testing.T) {
-	t.Parallel()
-	var log fixture.Transcript
-	e, failed := &Enforcer{log: slog.New(slog.NewTextHandler(&log, nil))}, errors.New("the driver is silent")
-	for _, c := range []struct {
-		end          suspend.End
-		told, logged string
-	}{
-		{suspend.End{Done: suspend.Suspended, Joined: true, Err: failed},
-			"its new processes are not suspended, and go on; the others stay suspended: the driver is silent",
-			"new processes of a suspended workload could not be suspended"},
-		{suspend.End{Done: suspend.Suspended, Lost: []int{7}, Err: failed}, "broke processes [7]", "pids=[7]"},
-		{suspend.End{Done: suspend.Suspended}, "is suspended, and stays so", "a workload was suspended"},
-	} {
-		text, err := e.told(c.end)
-		fixture.Contains(t, fmt.Sprint(text, err), c.told, "the operator is told")
-		e.ended(c.end)
-		fixture.Contains(t, log.String(), c.logged, "the log")
-	}
-}
-
-// TestSuspendOrderNamesUnguardedProcesses warns of processes that may not survive their suspension.
-func TestSuspendOrderNamesUnguardedProcesses(t *testing.T) {
-	t.Parallel()
-	e := &Enforcer{}
-	e.suspender.Guard = &suspend.Guards{}
-	defer e.suspender.Close()
-	guarded := exec.Command("sleep", "600")
-	fixture.Must(t, guarded.Start())
-	defer func() { _ = guarded.Process.Kill(); _ = guarded.Wait() }()
-	fixture.Must(t, e.suspender.Guard.Take(guarded.Process.Pid))
-	e.seen.Sessions = []audit.Session{{PID: 7}}
-	of := func(pid int) suspend.Process { return suspend.Process{Target: action.Target{PID: pid}} }
-	for want, all := range map[string][]suspend.Process{
-		"Processes [8] run without the hook": {of(7), of(8)}, "gives it back.": {of(7)}, "freed": {of(guarded.Process.Pid)},
-	} {
-		said, err := e.told(suspend.End{Record: suspend.Record{Workload: "w", Processes: all}, Done: suspend.Suspended})
-		if err != nil || !strings.Contains(said, want) || strings.Contains(said, "without") != (len(all) > 1) {
-			t.Errorf("%q, %v, want %q", said, err, want)
-		}
 	}
 }
 

@@ -63,13 +63,7 @@ func (e *Enforcer) restore() {
 	}
 	e.escalation.Restore(time.Now(), s.Escalation)
 	e.actor.Restore(s.Paused)
-	e.suspender.Restore(time.Now(), s.Suspended)
-	e.charge() // New tells the broker
-	for _, r := range s.Suspended {
-		if r.Yields { // it may have used the GPU, which nobody saw
-			e.residence.want(r.Subject(), time.Now())
-		}
-	}
+	e.swap.Restore(time.Now(), s.Suspended)
 	for _, p := range s.Paused {
 		subject := audit.Subject{Tenant: p.Tenant, Workload: p.Workload}
 		if !e.stopped(subject) || e.steps(p.Tenant).Mode < policy.Pause {
@@ -82,12 +76,11 @@ func (e *Enforcer) restore() {
 // keep writes the state before the actor pauses a workload: it does not pause
 // what it could not remember.
 func (e *Enforcer) keep(paused []action.Paused) error {
-	return e.write(saved{e.escalation.Save(), paused, e.suspender.Records()})
+	return e.write(saved{e.escalation.Save(), paused, e.swap.Suspender.Records()})
 }
 
-// keepSuspended does so before the suspender suspends or resumes a workload.
+// keepSuspended does so before a workload is suspended or resumed.
 func (e *Enforcer) keepSuspended(all []suspend.Record) error {
-	e.remember() // before the driver is asked to suspend the last one
 	return e.write(saved{e.escalation.Save(), e.actor.Paused(), all})
 }
 

@@ -14,13 +14,14 @@ import (
 
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/action"
+	"gpusteward/enforcer/swap"
 	"gpusteward/internal/fixture"
 )
 
 // stateful returns an enforcer that has only a state file, and its log.
 func stateful(file string) (*Enforcer, *bytes.Buffer) {
 	log := new(bytes.Buffer)
-	return &Enforcer{Options: Options{StateFile: file}, file: host.StateFile{Path: file}, log: slog.New(slog.NewTextHandler(log, nil))}, log
+	return &Enforcer{Options: Options{StateFile: file}, file: host.StateFile{Path: file}, log: slog.New(slog.NewTextHandler(log, nil)), swap: swap.New(swap.Options{})}, log
 }
 
 // TestWhatCannotBeRememberedIsNotDone holds that Keep, which precedes each pause, fails while the state cannot be

@@ -11,7 +11,6 @@ import (
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/policy"
-	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/quota"
 	"gpusteward/internal/span"
 	"gpusteward/internal/wire"
@@ -105,8 +104,8 @@ func (e *Enforcer) undo(now time.Time, s *escalation.Step, c action.ProcessGroup
 		c.Hold = func(on bool) error { return e.hold(s.Subject, on) } // even if other workloads came meanwhile
 		s.Result, s.Detail = e.actor.Resume(c)
 	}
-	if r, away := e.suspender.Record(s.Subject); away && !r.Yields && s.To < policy.Suspend && s.From >= policy.Suspend {
-		_ = e.suspender.Resume(now, s.Subject, s.Why) // its record is there
+	if r, away := e.swap.Suspender.Record(s.Subject); away && !r.Yields && s.To < policy.Suspend && s.From >= policy.Suspend {
+		_ = e.swap.Suspender.Resume(now, s.Subject, s.Why) // its record is there
 		s.Detail = strings.TrimPrefix(s.Detail+"; its GPU memory comes back", "; ")
 	}
 }
@@ -115,21 +114,13 @@ func (e *Enforcer) undo(now time.Time, s *escalation.Step, c action.ProcessGroup
 // the driver stops them, since the driver needs their help. If it cannot be
 // suspended, it stays paused.
 func (e *Enforcer) suspendGroup(now time.Time, c action.ProcessGroup, why string) (result, detail string) {
-	of := e.candidate(c.Subject)
-	if r, away := e.suspender.Record(c.Subject); away {
-		of = &candidate{Subject: c.Subject, processes: r.Processes}
-	}
-	if of == nil {
+	bytes, found, err := e.swap.Begin(now, c.Subject, why)
+	switch {
+	case err != nil:
+		return escalation.Refused, fmt.Sprintf("it stays paused, because it cannot be suspended: %v", err)
+	case !found:
 		return escalation.Missed, "it has no processes"
 	}
-	err := e.suspendable(of)
-	if err == nil {
-		err = e.suspender.Suspend(now, c.Subject, of.processes, why)
-	}
-	if err != nil {
-		return escalation.Refused, fmt.Sprintf("it stays paused, because it cannot be suspended: %v", err)
-	}
-	bytes := sum(suspend.Record{Processes: of.processes}.Bytes())
 	detail = fmt.Sprintf("%s of GPU memory move to the host", quota.Size(bytes))
 	c.Hold = func(on bool) error { return e.hold(c.Subject, on) }     // as in undo
 	if result, text := e.actor.Resume(c); result != escalation.Done { // this is tried again
@@ -138,11 +129,23 @@ func (e *Enforcer) suspendGroup(now time.Time, c action.ProcessGroup, why string
 	return escalation.Done, detail
 }
 
+// release lets a workload continue that the escalation suspended; false: it did not. It is throttled
+// from now on.
+func (e *Enforcer) release(now time.Time, of audit.Subject) bool {
+	step, escalated := e.escalation.Release(now, of)
+	if escalated {
+		e.carryOut(now, step)
+		e.settle()
+		e.save()
+	}
+	return escalated
+}
+
 // stopped reports whether a workload must stand still by the pause: one that is
 // suspended does so anyway.
 func (e *Enforcer) stopped(s audit.Subject) bool {
 	level, shadow := e.escalation.Level(s)
-	_, away := e.suspender.Record(s)
+	_, away := e.swap.Suspender.Record(s)
 	return !shadow && !away && (level == policy.Pause || level == policy.Suspend)
 }
 
@@ -213,9 +216,7 @@ func (e *Enforcer) rest() {
 		e.actor.Resume(action.ProcessGroup{Subject: audit.Subject{Tenant: p.Tenant, Workload: p.Workload}})
 	}
 	e.actor.Close()
-	for _, end := range e.suspender.Close() {
-		e.ended(end)
-	}
+	e.swap.Close()
 	e.save()
 	e.tellCrashes()
 }
@@ -237,8 +238,8 @@ func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
 	s.Jobs, s.Hangs = e.observed(b)
 	s.Stragglers, s.Unread = e.jobs.Stragglers(), e.jobs.Unread()
 	s.Kernels = e.kernels.Top(b.Now)
-	s.Suspended, s.Suspensions = e.suspended(b)
-	s.Overcommit, s.Held = e.residence.stats, e.heldStats()
+	s.Suspended, s.Suspensions, s.Overcommit = e.swap.Stats(b)
+	s.Held = e.heldStats()
 	for i := range s.Quotas {
 		s.Quotas[i].Holders = e.holders(b, &s.Quotas[i])
 	}

@@ -7,7 +7,6 @@ import (
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/policy"
-	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/wire"
 )
 
@@ -84,26 +83,14 @@ func (t *terms) holds() map[string]audit.Hold {
 
 // heldBack returns whom we hold back now.
 func (e *Enforcer) heldBack() audit.Holds {
-	all := audit.Holds{Workloads: map[audit.Subject]audit.Hold{}, Tenants: e.terms.Load().holds()}
-	away := map[int]audit.Hold{}
-	for _, r := range e.suspender.Records() {
-		hold := audit.Suspended
-		if r.Phase == suspend.Resuming {
-			hold = audit.Returning
-		}
-		all.Workloads[r.Subject()] |= hold
-		for _, p := range r.Processes {
-			away[p.PID] |= hold
-		}
-	}
+	all := audit.Holds{Tenants: e.terms.Load().holds()}
+	var away map[int]audit.Hold
+	all.Workloads, away = e.swap.Holds()
 	rows, _ := e.escalation.Stats()
 	for _, row := range rows {
 		if s := (audit.Subject{Tenant: row.Tenant, Workload: row.Workload}); e.stopped(s) {
 			all.Workloads[s] |= audit.Paused
 		}
-	}
-	for _, s := range e.residence.waits {
-		all.Workloads[s] |= audit.Waiting
 	}
 	doubtful := e.broker.Doubtful()
 	if doubtful {
@@ -111,7 +98,7 @@ func (e *Enforcer) heldBack() audit.Holds {
 			all.Tenants[tenant] |= audit.Starved
 		}
 	}
-	crowds := crowding(e.seen.Sessions)
+	crowds := e.crowds
 	all.Process = func(pid int, tenant string) audit.Hold {
 		hold := away[pid]
 		refused, excused := e.broker.Refused(pid)

@@ -45,6 +45,15 @@ type Books struct {
 // ahead reports whether a time is later than the clock allows.
 func (b *Books) ahead(at time.Time) bool { return at.Sub(b.Now) > b.tick.Of(oldDeviceProcess) }
 
+// Hooked returns the tenants of processes with a session, by PID.
+func (b *Books) Hooked() map[int]string {
+	tenants := map[int]string{}
+	for _, s := range b.Sessions {
+		tenants[s.PID] = s.Tenant
+	}
+	return tenants
+}
+
 // A Session is a process that the broker knows, even if it fell silent.
 type Session struct {
 	PID    int

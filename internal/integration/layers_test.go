@@ -48,8 +48,8 @@ var layers = map[string][]string{
 	"health/notifier": {"collectors", "health", "health/incident", "internal/span"},
 
 	"enforcer": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/backend",
-		"enforcer/broker", "enforcer/crash", "enforcer/escalation", "enforcer/jobs", "enforcer/policy", "enforcer/profile", "enforcer/residency",
-		"enforcer/suspend", "internal/procs", "internal/quota", "internal/span", "internal/wire"},
+		"enforcer/broker", "enforcer/crash", "enforcer/escalation", "enforcer/jobs", "enforcer/policy", "enforcer/profile",
+		"enforcer/suspend", "enforcer/swap", "internal/procs", "internal/quota", "internal/span", "internal/wire"},
 
 	// what is kept of programs that met a fault
 	"enforcer/crash": {"collectors/host", "enforcer/broker", "enforcer/symbol", "internal/wire"},
@@ -68,6 +68,9 @@ var layers = map[string][]string{
 	"enforcer/action": {"enforcer/audit", "enforcer/escalation", "internal/procs"},
 	// the driver's checkpoints of processes, each call in a child process
 	"enforcer/suspend": {"enforcer/action", "enforcer/audit", "internal/procs", "internal/span", "internal/worker"},
+	// who suspends whom, and what the others see of it
+	"enforcer/swap": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/broker", "enforcer/jobs",
+		"enforcer/policy", "enforcer/residency", "enforcer/suspend", "internal/procs", "internal/quota", "internal/wire"},
 	// pure: which workloads have their memory on a GPU
 	"enforcer/residency": {"enforcer/audit", "enforcer/policy", "internal/quota"},
 	// mechanisms that hold quotas besides the hook
