@@ -47,7 +47,7 @@ func (d *day) fail(format string, args ...any) {
 
 // begin starts the enforcer.
 func (d *day) begin() {
-	d.enforcer = &Enforcer{pacer: pacer{}, held: map[audit.Subject]bool{}}
+	d.enforcer = &Enforcer{terms: inForce{pacer: pacer{}, held: map[audit.Subject]bool{}}}
 	d.enforcer.terms.Store(&terms{Policy: d.policy,
 		rates: func(string) (float64, float64, bool) { return 0, 0, false }})
 	d.audit, d.qos, d.escalation = &audit.Audit{}, &audit.QoS{}, &escalation.Escalation{}
@@ -102,7 +102,7 @@ func (d *day) restart() {
 
 // apply puts a tenant's terms in force.
 func (d *day) apply(t *dayTenant) {
-	q := d.enforcer.Quota(t.name, t.gpu.uuid)
+	q := d.enforcer.terms.Quota(t.name, t.gpu.uuid)
 	t.share = schedule.Share{Weight: q.Weight, Limit: q.Limit, Class: q.Class, Wait: time.Duration(q.LaunchWait),
 		Held: q.Held}
 	t.gpu.turns.Change(t.gpu.now, t.name, t.share)
@@ -203,10 +203,10 @@ func (d *day) look() {
 	}
 	for _, q := range found.Quotas {
 		if at := (place{q.Tenant, q.GPU}); q.Bus != nil {
-			e.pacer.look(at, b.Quota(q.Tenant, q.GPU), *q.Bus, shares[at])
+			e.terms.pacer.look(at, b.Quota(q.Tenant, q.GPU), *q.Bus, shares[at])
 		}
 	}
-	for at, limit := range e.pacer { // the memory is busy for at most the time of the kernels
+	for at, limit := range e.terms.pacer { // the memory is busy for at most the time of the kernels
 		if part := limit / b.Quota(at.tenant, at.gpu).Bandwidth; part < .95 {
 			if d.overpaced++; d.least == 0 || part < d.least {
 				d.least = part
@@ -249,7 +249,7 @@ func (d *day) judge(b audit.Books, found audit.Audited) {
 	t := d.enforcer.terms.Load()
 	f := escalation.Findings{Violations: found.Violations, Seen: map[audit.Subject]escalation.Status{},
 		Partial: found.Partial,
-		Excused: map[string]bool{}, Actions: t.Actions(), Steps: d.enforcer.steps}
+		Excused: map[string]bool{}, Actions: t.Actions(), Steps: t.steps}
 	for s, known := range found.Known {
 		status := escalation.Status{Known: known}
 		if c := d.enforcer.groups[s]; c != nil {
@@ -279,8 +279,8 @@ func (d *day) take(s *escalation.Step) bool {
 		return false
 	}
 	hold := func(on bool) {
-		if delete(d.enforcer.held, s.Subject); on {
-			d.enforcer.held[s.Subject] = true
+		if delete(d.enforcer.terms.held, s.Subject); on {
+			d.enforcer.terms.held[s.Subject] = true
 		}
 	}
 	switch c := d.enforcer.groups[s.Subject]; {
@@ -308,18 +308,18 @@ func (d *day) settle() {
 	for _, row := range rows {
 		if level, shadow := d.escalation.Level(audit.Subject{Tenant: row.Tenant, Workload: row.Workload}); !shadow &&
 			level >= policy.Throttle {
-			throttled[row.Tenant] = e.steps(row.Tenant).Throttle
+			throttled[row.Tenant] = e.terms.Load().steps(row.Tenant).Throttle
 		}
 	}
-	for s := range e.held {
+	for s := range e.terms.held {
 		held[s.Tenant] = true
 	}
 	was := e.terms.Load()
-	if maps.Equal(was.throttled, throttled) && maps.Equal(was.held, held) && maps.Equal(was.paced, e.pacer) {
+	if maps.Equal(was.throttled, throttled) && maps.Equal(was.held, held) && maps.Equal(was.paced, e.terms.pacer) {
 		return
 	}
 	is := *was
-	is.throttled, is.held, is.paced = throttled, held, e.pacer.clone()
+	is.throttled, is.held, is.paced = throttled, held, e.terms.pacer.clone()
 	e.terms.Store(&is)
 	for _, g := range d.gpus {
 		for _, t := range g.tenants {

@@ -216,7 +216,7 @@ func (d *day) checkQoS(found audit.Audited) {
 				d.late += more
 			case more > 0:
 				d.fail("%s: a window of %s was violated; guarantee %.3f, paced to %v", key[0], o.Objective, q.Guarantee,
-					d.enforcer.pacer[place{q.Tenant, q.GPU}])
+					d.enforcer.terms.pacer[place{q.Tenant, q.GPU}])
 			}
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -86,13 +85,13 @@ type Enforcer struct {
 	log        *slog.Logger
 	broker     *broker.Broker
 	lock       *host.Lock
-	terms      atomic.Pointer[terms]
+	terms      inForce
 	stats      atomic.Pointer[wire.EnforcerStats]
 	jobs       jobs.Observer
 	crashes    crash.Recorder
 	profiles   profile.Recorder
 	kernels    profile.Totals
-	capacity   atomic.Pointer[map[string]uint64] // bytes that tenants can have of each GPU's memory
+	capacity   capacity
 	neighbours neighbours
 	users      atomic.Pointer[map[int]string] // tenants of users
 	policy     chan *policy.Policy            // for Run to apply
@@ -105,12 +104,8 @@ type Enforcer struct {
 	actor         action.Actor
 	swap          *swap.Swapper
 	crowds        string // the tenant that had most of the sessions at the last look; empty: none had
-	pacer         pacer
-	given         given
-	sampled       map[place]*float64 // the last bandwidth samples that the pacer saw
 	groups        map[audit.Subject]*processGroup
-	held          map[audit.Subject]bool // by the broker
-	unheld        map[place]bool         // tenants whose cap is not in force, as the log has it
+	unheld        map[place]bool // tenants whose cap is not in force, as the log has it
 	identities    identityCache
 	pausedMembers map[audit.Subject]string // members of the process groups that were paused
 	braked        time.Time                // episode that was logged
@@ -128,8 +123,8 @@ func New(o Options) (*Enforcer, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Enforcer{Options: o, lock: held, file: host.StateFile{Path: o.StateFile}, policy: make(chan *policy.Policy, 1), pacer: pacer{},
-		given: given{}, sampled: map[place]*float64{}, held: map[audit.Subject]bool{},
+	e := &Enforcer{Options: o, lock: held, file: host.StateFile{Path: o.StateFile}, policy: make(chan *policy.Policy, 1),
+		capacity:      capacity{memory: o.Host.Memory, given: given{}},
 		unheld:        map[place]bool{},
 		pausedMembers: map[audit.Subject]string{},
 		log:           cmp.Or(o.Broker.Logger, slog.New(slog.DiscardHandler))}
@@ -145,16 +140,18 @@ func New(o Options) (*Enforcer, error) {
 		Save: e.keepSuspended, Returning: o.Returning, Tell: o.Tell,
 		Policy: func() *policy.Policy { return e.terms.Load().Policy }, Memory: o.Host.Memory, Process: o.Host.Process,
 		Jobs: &e.jobs, Stopped: e.stopped, Release: e.release, Reserve: func(b audit.Books) {
-			e.measureCapacity(b)
+			e.capacity.measure(b, e.terms.Load().Policy, e.swap.Absent())
 			e.broker.Refresh()
 		}})
 	e.swap.Serve(&o.Broker)
 	e.audit.Tick, e.beside.audit.Tick, e.qos.Tick, e.escalation.Tick = o.Tick, o.Tick, o.Tick, o.Tick
-	e.terms.Store(&terms{Policy: o.Policy, rates: o.Host.Rates})
+	e.terms.held, e.terms.pacer, e.terms.sampled = map[audit.Subject]bool{}, pacer{}, map[place]*float64{}
+	e.terms.refresh = func() { e.broker.Refresh() }
+	e.terms.Store(&terms{Policy: o.Policy, rates: o.Host.Rates, simulated: o.Simulated})
 	e.stats.Store(&wire.EnforcerStats{})
 	e.capacity.Store(&map[string]uint64{})
-	o.Broker.Policy, o.Broker.Owner, o.Broker.Enforcer = e, policy.Owner, e.stats.Load
-	o.Broker.Capacity = e.capacityOf
+	o.Broker.Policy, o.Broker.Owner, o.Broker.Enforcer = &e.terms, policy.Owner, e.stats.Load
+	o.Broker.Capacity = e.capacity.of
 	e.crashes.Dir, e.crashes.Log = o.CrashDir, e.log
 	o.Broker.Observe = func(t broker.Traced) {
 		e.jobs.Observe(t)
@@ -248,7 +245,7 @@ func (e *Enforcer) Run(ctx context.Context) error {
 				e.rest()
 				return nil
 			case p := <-e.policy:
-				e.change(func(t *terms) { t.Policy = p })
+				e.terms.change(func(t *terms) { t.Policy = p })
 			case do := <-e.swap.Orders():
 				do()
 			case now := <-tick.C:
@@ -264,13 +261,13 @@ func (e *Enforcer) look(now time.Time) {
 	e.broker.Refresh()
 	b := e.books(now)
 	e.broker.ShowTraces() // of the listed processes, until they were listed
-	e.measureCapacity(b)
+	e.capacity.measure(b, e.terms.Load().Policy, e.swap.Absent())
 	found := e.audit.Look(b)
 	e.qos.Look(b, found.Quotas)
 	e.groupProcesses(b)
 	e.crowds = crowding(b.Sessions)
 	e.swap.Look(now, b)
-	e.pace(b, found)
+	e.terms.pace(b, found)
 	e.judge(now, b, found)
 	e.demand(b)
 	e.tellCrashes()
@@ -300,90 +297,6 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 	e.swap.Remember()
 	b.Holds, b.Moving = e.heldBack(), e.swap.Moving()
 	return b
-}
-
-// measureCapacity finds how much of each GPU's memory tenants can have: what
-// they have, as far as the driver lists it, plus what is free, at most all of it; of an overcommitted GPU, also
-// what is on the host.
-func (e *Enforcer) measureCapacity(b audit.Books) {
-	capacity, away := map[string]uint64{}, e.swap.Absent()
-	for _, t := range b.Tenants {
-		capacity[t.GPU] += t.MemoryUsed + t.MemoryReserved - t.MemoryUnlisted
-	}
-	for uuid, used := range capacity {
-		if total, free, kept, ok := e.Host.Memory(uuid); ok {
-			capacity[uuid] = min(used+free, total-min(kept, total)+away[uuid])
-		} else {
-			delete(capacity, uuid)
-			continue
-		}
-		if _, is := e.terms.Load().Overcommitted(uuid); !is {
-			capacity[uuid] = e.given.settle(b.Now, uuid, used, capacity[uuid])
-		}
-	}
-	maps.DeleteFunc(e.given, func(uuid string, _ gave) bool { _, there := capacity[uuid]; return !there })
-	e.capacity.Store(&capacity)
-}
-
-// settling is for how long the driver's reading of a GPU's memory may be older than
-// its last listing of processes, and the broker's books.
-const settling = 2 * time.Second
-
-// given is what tenants had before they gave some of it back, by the UUID of a GPU.
-type given map[string]gave
-
-type gave struct {
-	used, capacity uint64    // before they gave any back
-	last           uint64    // what they had at the last look
-	at             time.Time // of the first look at what they have now: a reading from before it may be too old
-}
-
-// settle returns a GPU's capacity. What tenants gave back a moment ago may not be
-// free in the reading, and is not lost.
-func (all given) settle(now time.Time, uuid string, used, measured uint64) uint64 {
-	was := all[uuid]
-	if used < was.last {
-		was.at = now
-	}
-	if used >= was.used || now.Sub(was.at) >= settling {
-		all[uuid] = gave{used, measured, used, time.Time{}}
-		return measured
-	}
-	was.last = used
-	all[uuid] = was
-	return min(max(measured, was.capacity), measured+was.used-used)
-}
-
-// capacityOf returns how much of a GPU's memory tenants can have; before the
-// first look at its books, all except the driver's own.
-func (e *Enforcer) capacityOf(uuid string) uint64 {
-	if capacity, known := (*e.capacity.Load())[uuid]; known {
-		return capacity
-	}
-	total, _, kept, _ := e.Host.Memory(uuid)
-	return total - min(kept, total)
-}
-
-// pace lowers the limits of tenants whose kernels exceed their part of the
-// memory's bandwidth.
-func (e *Enforcer) pace(b audit.Books, found audit.Audited) {
-	shares := map[place]float64{}
-	for _, t := range b.Tenants {
-		shares[place{t.Tenant, t.GPU}] = t.Share10s.Actual
-	}
-	t := e.terms.Load()
-	gone := func(at place) bool { return !t.Governed(at.tenant) }
-	maps.DeleteFunc(e.sampled, func(at place, _ *float64) bool { return gone(at) })
-	maps.DeleteFunc(e.pacer, func(at place, _ float64) bool { return gone(at) })
-	for _, q := range found.Quotas {
-		at := place{q.Tenant, q.GPU}
-		// each sample counts once: the audit shows it until there is another
-		if q.Bus != nil && q.Bus != e.sampled[at] {
-			e.sampled[at] = q.Bus
-			e.pacer.look(at, b.Quota(q.Tenant, q.GPU), *q.Bus, shares[at])
-		}
-	}
-	e.change(func(t *terms) { t.paced = e.pacer.clone() })
 }
 
 // demand sends the backends their demands.

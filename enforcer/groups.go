@@ -61,7 +61,7 @@ func (e *Enforcer) groupProcesses(b audit.Books) {
 	e.groupSuspended(sessions)
 	for s, c := range e.groups {
 		if len(workloads[s.Tenant]) <= 1 { // turns belong to the tenant: a hold would stop its other workloads too
-			c.Hold = func(on bool) error { return e.hold(s, on) }
+			c.Hold = func(on bool) error { return e.terms.hold(s, on) }
 		}
 	}
 }
@@ -110,22 +110,6 @@ func (e *Enforcer) isOf(pid int, s audit.Subject, hooked bool) bool {
 	}
 	f, err := broker.FactsOf(e.identities.procfs, pid)
 	return err == nil && e.terms.Load().Whose(f, p.Workload) == s.Tenant
-}
-
-// hold stops the turns of a subject's tenant at the broker, or starts them
-// again.
-func (e *Enforcer) hold(s audit.Subject, on bool) error {
-	if on {
-		e.held[s] = true
-	} else {
-		delete(e.held, s)
-	}
-	held := map[string]bool{}
-	for s := range e.held {
-		held[s.Tenant] = true
-	}
-	e.change(func(t *terms) { t.held = held })
-	return nil
 }
 
 // demands returns the backends' demands: each tenant's quota on each GPU, and

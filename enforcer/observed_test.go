@@ -117,9 +117,9 @@ func TestHoldsExcuseWorkloads(t *testing.T) {
 		audit.Starved:   {nil, "qos jobs"},                  // likewise
 		audit.Suspended: {record(suspend.Suspended), "qos escalation"},
 		audit.Returning: {record(suspend.Resuming), "qos"},
-		audit.Paused:    {func(e *Enforcer) { fixture.Must(t, e.hold(s, true)) }, "audit escalation"},
-		audit.Throttled: {func(e *Enforcer) { e.change(func(t *terms) { t.throttled = map[string]float64{"a": .5} }) }, "audit escalation jobs"},
-		audit.Paced:     {func(e *Enforcer) { e.change(func(t *terms) { t.paced = pacer{{"a", "GPU-1"}: -1} }) }, "audit escalation jobs"},
+		audit.Paused:    {func(e *Enforcer) { fixture.Must(t, e.terms.hold(s, true)) }, "audit escalation"},
+		audit.Throttled: {func(e *Enforcer) { e.terms.change(func(t *terms) { t.throttled = map[string]float64{"a": .5} }) }, "audit escalation jobs"},
+		audit.Paced:     {func(e *Enforcer) { e.terms.change(func(t *terms) { t.paced = pacer{{"a", "GPU-1"}: -1} }) }, "audit escalation jobs"},
 		audit.Waiting: {func(e *Enforcer) {
 			var o broker.Options
 			e.swap.Serve(&o)

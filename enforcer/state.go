@@ -66,7 +66,7 @@ func (e *Enforcer) restore() {
 	e.swap.Restore(time.Now(), s.Suspended)
 	for _, p := range s.Paused {
 		subject := audit.Subject{Tenant: p.Tenant, Workload: p.Workload}
-		if !e.stopped(subject) || e.steps(p.Tenant).Mode < policy.Pause {
+		if !e.stopped(subject) || e.terms.Load().steps(p.Tenant).Mode < policy.Pause {
 			_, detail := e.actor.Resume(action.ProcessGroup{Subject: subject})
 			e.log.Info("a paused workload was resumed", "tenant", p.Tenant, "workload", p.Workload, "detail", detail)
 		}

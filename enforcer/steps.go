@@ -21,7 +21,7 @@ func (e *Enforcer) judge(now time.Time, b audit.Books, found audit.Audited) {
 	t := e.terms.Load()
 	findings := escalation.Findings{Violations: found.Violations, Seen: map[audit.Subject]escalation.Status{},
 		Partial: found.Partial,
-		Excused: map[string]bool{}, Actions: t.Actions(), Steps: e.steps, Holds: found.Holds(e.heldBack())}
+		Excused: map[string]bool{}, Actions: t.Actions(), Steps: t.steps, Holds: found.Holds(e.heldBack())}
 	for s, known := range found.Known {
 		status := escalation.Status{Known: known}
 		if c := e.groups[s]; c != nil {
@@ -61,24 +61,13 @@ func (e *Enforcer) carryOut(now time.Time, s escalation.Step) {
 	e.tell(s)
 }
 
-// steps returns the escalation's limits for a tenant.
-func (e *Enforcer) steps(tenant string) policy.Steps {
-	t := e.terms.Load()
-	if !t.Governed(tenant) {
-		return policy.Steps{}
-	}
-	s := t.Steps(tenant)
-	s.Shadow = s.Shadow || e.Simulated
-	return s
-}
-
 // take carries out a step.
 func (e *Enforcer) take(now time.Time, s *escalation.Step) {
-	c := action.ProcessGroup{Subject: s.Subject, Hold: func(on bool) error { return e.hold(s.Subject, on) }}
+	c := action.ProcessGroup{Subject: s.Subject, Hold: func(on bool) error { return e.terms.hold(s.Subject, on) }}
 	if there := e.groups[s.Subject]; there != nil {
 		c = there.ProcessGroup
 	}
-	steps := e.steps(s.Tenant)
+	steps := e.terms.Load().steps(s.Tenant)
 	s.Result = escalation.Done
 	switch {
 	case s.To < s.From:
@@ -101,7 +90,7 @@ func (e *Enforcer) take(now time.Time, s *escalation.Step) {
 // undo takes back what the levels above s.To did.
 func (e *Enforcer) undo(now time.Time, s *escalation.Step, c action.ProcessGroup) {
 	if s.To < policy.Pause && s.From >= policy.Pause {
-		c.Hold = func(on bool) error { return e.hold(s.Subject, on) } // even if other workloads came meanwhile
+		c.Hold = func(on bool) error { return e.terms.hold(s.Subject, on) } // even if other workloads came meanwhile
 		s.Result, s.Detail = e.actor.Resume(c)
 	}
 	if r, away := e.swap.Suspender.Record(s.Subject); away && !r.Yields && s.To < policy.Suspend && s.From >= policy.Suspend {
@@ -122,8 +111,8 @@ func (e *Enforcer) suspendGroup(now time.Time, c action.ProcessGroup, why string
 		return escalation.Missed, "it has no processes"
 	}
 	detail = fmt.Sprintf("%s of GPU memory move to the host", quota.Size(bytes))
-	c.Hold = func(on bool) error { return e.hold(c.Subject, on) }     // as in undo
-	if result, text := e.actor.Resume(c); result != escalation.Done { // this is tried again
+	c.Hold = func(on bool) error { return e.terms.hold(c.Subject, on) } // as in undo
+	if result, text := e.actor.Resume(c); result != escalation.Done {   // this is tried again
 		detail += "; " + text
 	}
 	return escalation.Done, detail
@@ -173,21 +162,21 @@ func (e *Enforcer) settle() {
 			delete(e.pausedMembers, s)
 			continue
 		}
-		throttled[s.Tenant] = e.steps(s.Tenant).Throttle
+		throttled[s.Tenant] = e.terms.Load().steps(s.Tenant).Throttle
 		c := e.groups[s]
 		if c == nil || !e.stopped(s) {
 			continue
 		}
 		if members := c.members(); e.pausedMembers[s] != members {
 			e.pausedMembers[s] = members
-			if result, detail := e.actor.Pause(c.ProcessGroup, e.steps(s.Tenant).Pause); result == escalation.Failed {
+			if result, detail := e.actor.Pause(c.ProcessGroup, e.terms.Load().steps(s.Tenant).Pause); result == escalation.Failed {
 				e.log.Warn("new processes of a paused workload are not paused", "tenant", s.Tenant,
 					"workload", s.Workload, "detail", detail)
 			}
 		}
 	}
 	maps.DeleteFunc(e.pausedMembers, func(s audit.Subject, _ string) bool { return !e.stopped(s) })
-	e.change(func(t *terms) { t.throttled = throttled })
+	e.terms.change(func(t *terms) { t.throttled = throttled })
 }
 
 // tell records a step.

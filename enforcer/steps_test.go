@@ -27,7 +27,7 @@ func TestRefusedSuspensionLeavesThePause(t *testing.T) {
 	s := audit.Subject{Tenant: "a", Workload: "unit:a.service"}
 	p := collectors.DeviceProcess{UUID: "GPU-a", Memory: 1,
 		Process: host.Process{PID: 7000, Start: 8, Workload: &host.Workload{Key: s.Workload}}}
-	e := &Enforcer{held: map[audit.Subject]bool{s: true}, swap: swap.New(swap.Options{Simulated: true,
+	e := &Enforcer{terms: inForce{held: map[audit.Subject]bool{s: true}}, swap: swap.New(swap.Options{Simulated: true,
 		Mover: suspend.Mover{Room: func(_, _ map[int]uint64) error { return errors.New("no room") },
 			Alive: func(action.Target) bool { return true }},
 		Memory: func(string) (uint64, uint64, uint64, bool) { return 0, 0, 0, false }, Jobs: new(jobs.Observer)})}
@@ -38,7 +38,7 @@ func TestRefusedSuspensionLeavesThePause(t *testing.T) {
 	if result != escalation.Refused || !strings.Contains(detail, "stays paused") || !strings.Contains(detail, "no room") {
 		t.Errorf("%s: %s", result, detail)
 	}
-	fixture.If(t, !e.held[s], "it runs again")
+	fixture.If(t, !e.terms.held[s], "it runs again")
 }
 
 // TestPausedWorkContinuesWithoutADisk ends an enforcer that cannot save what it paused.

@@ -2,12 +2,11 @@ package enforcer
 
 import (
 	"maps"
-	"slices"
+	"sync/atomic"
 
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/policy"
-	"gpusteward/internal/wire"
 )
 
 // terms are the present terms of the tenants: the policy's, less what the
@@ -15,37 +14,49 @@ import (
 type terms struct {
 	*policy.Policy
 	rates     func(uuid string) (link, memory float64, ok bool)
+	simulated bool               // nothing is done to processes
 	throttled map[string]float64 // part of weight and limit that is left, by tenant
 	held      map[string]bool    // tenants without turns
 	paced     pacer
 }
 
+// inForce owns the terms in force, and who takes from the policy's: the pacer, and the escalation,
+// which throttles tenants and holds them. It is the broker's policy. Anybody may load the terms; Run's
+// goroutine alone changes them.
+type inForce struct {
+	atomic.Pointer[terms]
+	refresh func() // tells the broker of a change
+	held    map[audit.Subject]bool
+	pacer   pacer
+	sampled map[place]*float64 // the last bandwidth samples that the pacer saw
+}
+
 // change puts other terms in force, if they differ.
-func (e *Enforcer) change(edit func(*terms)) {
-	was := e.terms.Load()
+func (f *inForce) change(edit func(*terms)) {
+	was := f.Load()
 	is := *was
 	edit(&is)
 	if is.Policy == was.Policy && maps.Equal(is.throttled, was.throttled) && maps.Equal(is.held, was.held) &&
 		maps.Equal(is.paced, was.paced) {
 		return
 	}
-	e.terms.Store(&is)
-	e.broker.Refresh()
+	f.Store(&is)
+	f.refresh()
 }
 
 // Tenant implements broker.Policy.
-func (e *Enforcer) Tenant(f broker.Facts, wished string) (string, error) {
-	return e.terms.Load().Tenant(f, wished)
+func (f *inForce) Tenant(of broker.Facts, wished string) (string, error) {
+	return f.Load().Tenant(of, wished)
 }
 
 // Tenants implements broker.Policy.
-func (e *Enforcer) Tenants() []string {
-	return append(e.terms.Load().Tenants(), policy.DefaultTenant)
+func (f *inForce) Tenants() []string {
+	return append(f.Load().Tenants(), policy.DefaultTenant)
 }
 
 // Quota implements broker.Policy.
-func (e *Enforcer) Quota(tenant, gpu string) broker.Quota {
-	t := e.terms.Load()
+func (f *inForce) Quota(tenant, gpu string) broker.Quota {
+	t := f.Load()
 	q := t.Quota(tenant, gpu)
 	weight, class := t.Weight(tenant, gpu)
 	b := broker.Quota{Quota: q, Weight: weight, Class: class, Held: t.held[tenant], Differs: t.Differs(tenant)}
@@ -61,6 +72,54 @@ func (e *Enforcer) Quota(tenant, gpu string) broker.Quota {
 		}
 	}
 	return b
+}
+
+// hold stops the turns of a subject's tenant at the broker, or starts them
+// again.
+func (f *inForce) hold(s audit.Subject, on bool) error {
+	if on {
+		f.held[s] = true
+	} else {
+		delete(f.held, s)
+	}
+	held := map[string]bool{}
+	for s := range f.held {
+		held[s.Tenant] = true
+	}
+	f.change(func(t *terms) { t.held = held })
+	return nil
+}
+
+// pace lowers the limits of tenants whose kernels exceed their part of the
+// memory's bandwidth.
+func (f *inForce) pace(b audit.Books, found audit.Audited) {
+	shares := map[place]float64{}
+	for _, t := range b.Tenants {
+		shares[place{t.Tenant, t.GPU}] = t.Share10s.Actual
+	}
+	t := f.Load()
+	gone := func(at place) bool { return !t.Governed(at.tenant) }
+	maps.DeleteFunc(f.sampled, func(at place, _ *float64) bool { return gone(at) })
+	maps.DeleteFunc(f.pacer, func(at place, _ float64) bool { return gone(at) })
+	for _, q := range found.Quotas {
+		at := place{q.Tenant, q.GPU}
+		// each sample counts once: the audit shows it until there is another
+		if q.Bus != nil && q.Bus != f.sampled[at] {
+			f.sampled[at] = q.Bus
+			f.pacer.look(at, b.Quota(q.Tenant, q.GPU), *q.Bus, shares[at])
+		}
+	}
+	f.change(func(t *terms) { t.paced = f.pacer.clone() })
+}
+
+// steps returns the escalation's limits for a tenant.
+func (t *terms) steps(tenant string) policy.Steps {
+	if !t.Governed(tenant) {
+		return policy.Steps{}
+	}
+	s := t.Steps(tenant)
+	s.Shadow = s.Shadow || t.simulated
+	return s
 }
 
 // holds returns which tenants get less than their quota: the escalation holds them, or the pacer
@@ -79,66 +138,4 @@ func (t *terms) holds() map[string]audit.Hold {
 		all[tenant] |= audit.Paused
 	}
 	return all
-}
-
-// heldBack returns whom we hold back now.
-func (e *Enforcer) heldBack() audit.Holds {
-	all := audit.Holds{Tenants: e.terms.Load().holds()}
-	var away map[int]audit.Hold
-	all.Workloads, away = e.swap.Holds()
-	rows, _ := e.escalation.Stats()
-	for _, row := range rows {
-		if s := (audit.Subject{Tenant: row.Tenant, Workload: row.Workload}); e.stopped(s) {
-			all.Workloads[s] |= audit.Paused
-		}
-	}
-	doubtful := e.broker.Doubtful()
-	if doubtful {
-		for _, tenant := range e.Tenants() {
-			all.Tenants[tenant] |= audit.Starved
-		}
-	}
-	crowds := e.crowds
-	all.Process = func(pid int, tenant string) audit.Hold {
-		hold := away[pid]
-		refused, excused := e.broker.Refused(pid)
-		if refused {
-			hold |= audit.Filled
-		}
-		if excused && (doubtful || tenant != crowds) {
-			hold |= audit.Starved
-		}
-		return hold
-	}
-	return all
-}
-
-// crowding returns the tenant that has more than half of all sessions; empty: none has, or those of no tenant. What
-// its own jobs have excuses none of its processes, whoever owns them.
-func crowding(sessions []audit.Session) string {
-	all := map[string]int{}
-	for _, s := range sessions {
-		if all[s.Tenant]++; 2*all[s.Tenant] > len(sessions) && s.Tenant != policy.DefaultTenant {
-			return s.Tenant
-		}
-	}
-	return ""
-}
-
-// heldStats returns the statistics of the workloads that are held back.
-func (e *Enforcer) heldStats() (rows []wire.HeldStats) {
-	holds, all := e.heldBack(), map[audit.Subject]bool{}
-	for s := range holds.Workloads {
-		all[s] = true
-	}
-	for s := range e.groups {
-		all[s] = true
-	}
-	for _, s := range slices.SortedFunc(maps.Keys(all), audit.Compare) {
-		for cause := range holds.Of(s).Causes() {
-			rows = append(rows, wire.HeldStats{Tenant: s.Tenant, Workload: s.Workload, Cause: cause.String(),
-				Stands: cause.Has(audit.Standing)})
-		}
-	}
-	return rows
 }
