@@ -26,7 +26,8 @@ type day struct {
 	pid     int
 	session uint64
 
-	enforcer   *Enforcer // only its terms and process groups are used; it does not run
+	terms      *inForce
+	groups     *groups
 	audit      *audit.Audit
 	qos        *audit.QoS
 	escalation *escalation.Escalation
@@ -47,8 +48,9 @@ func (d *day) fail(format string, args ...any) {
 
 // begin starts the enforcer.
 func (d *day) begin() {
-	d.enforcer = &Enforcer{terms: inForce{pacer: pacer{}, held: map[audit.Subject]bool{}}}
-	d.enforcer.terms.Store(&terms{Policy: d.policy,
+	d.terms = &inForce{pacer: pacer{}, held: map[audit.Subject]bool{}}
+	d.groups = &groups{terms: d.terms}
+	d.terms.Store(&terms{Policy: d.policy,
 		rates: func(string) (float64, float64, bool) { return 0, 0, false }})
 	d.audit, d.qos, d.escalation = &audit.Audit{}, &audit.QoS{}, &escalation.Escalation{}
 	for _, g := range d.gpus {
@@ -102,7 +104,7 @@ func (d *day) restart() {
 
 // apply puts a tenant's terms in force.
 func (d *day) apply(t *dayTenant) {
-	q := d.enforcer.terms.Quota(t.name, t.gpu.uuid)
+	q := d.terms.Quota(t.name, t.gpu.uuid)
 	t.share = schedule.Share{Weight: q.Weight, Limit: q.Limit, Class: q.Class, Wait: time.Duration(q.LaunchWait),
 		Held: q.Held}
 	t.gpu.turns.Change(t.gpu.now, t.name, t.share)
@@ -190,10 +192,10 @@ func (d *day) blur(g *dayGPU, long time.Duration) {
 
 // look is Enforcer.look, without the broker and the kernel.
 func (d *day) look() {
-	e, b := d.enforcer, d.books()
+	b := d.books()
 	found := d.audit.Look(b)
 	d.qos.Look(b, found.Quotas)
-	e.groupProcesses(b)
+	d.groups.look(b, nil)
 	d.checkFound(found)
 	d.checkQoS(found)
 
@@ -203,10 +205,10 @@ func (d *day) look() {
 	}
 	for _, q := range found.Quotas {
 		if at := (place{q.Tenant, q.GPU}); q.Bus != nil {
-			e.terms.pacer.look(at, b.Quota(q.Tenant, q.GPU), *q.Bus, shares[at])
+			d.terms.pacer.look(at, b.Quota(q.Tenant, q.GPU), *q.Bus, shares[at])
 		}
 	}
-	for at, limit := range e.terms.pacer { // the memory is busy for at most the time of the kernels
+	for at, limit := range d.terms.pacer { // the memory is busy for at most the time of the kernels
 		if part := limit / b.Quota(at.tenant, at.gpu).Bandwidth; part < .95 {
 			if d.overpaced++; d.least == 0 || part < d.least {
 				d.least = part
@@ -220,7 +222,7 @@ func (d *day) look() {
 
 // books returns an audit's input.
 func (d *day) books() audit.Books {
-	t := d.enforcer.terms.Load()
+	t := d.terms.Load()
 	b := audit.Books{Now: d.at(d.now), Silent: map[string]bool{}, Names: t.Tenants(), Quota: d.policy.Quota,
 		Holds: audit.Holds{Tenants: t.holds()}}
 	for _, g := range d.gpus {
@@ -244,15 +246,15 @@ func (d *day) books() audit.Books {
 	return b
 }
 
-// judge is Enforcer.judge.
+// judge is response.judge.
 func (d *day) judge(b audit.Books, found audit.Audited) {
-	t := d.enforcer.terms.Load()
+	t := d.terms.Load()
 	f := escalation.Findings{Violations: found.Violations, Seen: map[audit.Subject]escalation.Status{},
 		Partial: found.Partial,
 		Excused: map[string]bool{}, Actions: t.Actions(), Steps: t.steps}
 	for s, known := range found.Known {
 		status := escalation.Status{Known: known}
-		if c := d.enforcer.groups[s]; c != nil {
+		if c := d.groups.all[s]; c != nil {
 			status.GPUs = c.gpus
 		}
 		f.Seen[s] = status
@@ -279,11 +281,11 @@ func (d *day) take(s *escalation.Step) bool {
 		return false
 	}
 	hold := func(on bool) {
-		if delete(d.enforcer.terms.held, s.Subject); on {
-			d.enforcer.terms.held[s.Subject] = true
+		if delete(d.terms.held, s.Subject); on {
+			d.terms.held[s.Subject] = true
 		}
 	}
-	switch c := d.enforcer.groups[s.Subject]; {
+	switch c := d.groups.all[s.Subject]; {
 	case s.To < s.From:
 		w.still = false
 		hold(false)
@@ -301,26 +303,26 @@ func (d *day) take(s *escalation.Step) bool {
 	return true
 }
 
-// settle is Enforcer.settle: it puts the levels in force.
+// settle is response.settle: it puts the levels in force.
 func (d *day) settle() {
-	e, throttled, held := d.enforcer, map[string]float64{}, map[string]bool{}
+	throttled, held := map[string]float64{}, map[string]bool{}
 	rows, _ := d.escalation.Stats()
 	for _, row := range rows {
 		if level, shadow := d.escalation.Level(audit.Subject{Tenant: row.Tenant, Workload: row.Workload}); !shadow &&
 			level >= policy.Throttle {
-			throttled[row.Tenant] = e.terms.Load().steps(row.Tenant).Throttle
+			throttled[row.Tenant] = d.terms.Load().steps(row.Tenant).Throttle
 		}
 	}
-	for s := range e.terms.held {
+	for s := range d.terms.held {
 		held[s.Tenant] = true
 	}
-	was := e.terms.Load()
-	if maps.Equal(was.throttled, throttled) && maps.Equal(was.held, held) && maps.Equal(was.paced, e.terms.pacer) {
+	was := d.terms.Load()
+	if maps.Equal(was.throttled, throttled) && maps.Equal(was.held, held) && maps.Equal(was.paced, d.terms.pacer) {
 		return
 	}
 	is := *was
-	is.throttled, is.held, is.paced = throttled, held, e.terms.pacer.clone()
-	e.terms.Store(&is)
+	is.throttled, is.held, is.paced = throttled, held, d.terms.pacer.clone()
+	d.terms.Store(&is)
 	for _, g := range d.gpus {
 		for _, t := range g.tenants {
 			at := place{t.name, g.uuid}

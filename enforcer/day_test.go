@@ -101,7 +101,7 @@ func (d *day) note(t *dayTenant) {
 
 	// A guarantee is owed to a tenant that always wants it, is not punished,
 	// and shares the GPU with no process outside the hook.
-	terms := d.enforcer.terms.Load()
+	terms := d.terms.Load()
 	_, paced := terms.paced[place{t.name, t.gpu.uuid}]
 	if t.pauses++; !t.always {
 		t.pauses = 0
@@ -216,7 +216,7 @@ func (d *day) checkQoS(found audit.Audited) {
 				d.late += more
 			case more > 0:
 				d.fail("%s: a window of %s was violated; guarantee %.3f, paced to %v", key[0], o.Objective, q.Guarantee,
-					d.enforcer.terms.pacer[place{q.Tenant, q.GPU}])
+					d.terms.pacer[place{q.Tenant, q.GPU}])
 			}
 		}
 	}

@@ -5,15 +5,25 @@
 //	broker's books (sessions) --> audit, QoS -> escalation -> actions, journal
 //	policy --------------------/                    \-> terms in force -> broker, backends
 //
-// At each tick (look) the audit compares the broker's books with the driver's, the escalation
-// decides about workloads that violate a quota, and the actor and the swapper carry that out.
-// The terms in force are the policy's, less what the escalation and the pacer take (terms.go);
-// the broker and the backends get them. The pacer takes time from tenants whose kernels exceed
-// their part of the memory's bandwidth (pace.go): such kernels are known only from the driver's
-// samples.
+// The root has the wiring, and parts that each own their fields:
 //
-// The package also names the workloads of observed jobs (observed.go), publishes what it knows
-// as the enforcer's part of STATS.
+//	part        owns                                                  begin with
+//	inForce     the terms in force: the policy's, less what the
+//	            escalation and the pacer take; the broker's policy    terms.go
+//	capacity    what tenants can have of each GPU's memory            capacity.go
+//	response    the escalation, the actor, the state file, the
+//	            groups of processes that they act on                  response.go
+//	swapper     workloads whose memory is on the host                 package swap
+//	observers   what traces tell: jobs, crashes, profiles             observed.go
+//	demands     what the backends hold                                demands.go
+//
+// At each tick Enforcer.look asks the driver and the broker, has the audit compare the two, and
+// gives each part its look, on one goroutine. held.go collects who is held back, and why: that
+// excuses workloads. What others call concurrently is behind an atomic pointer or a mutex, and the
+// part's comment says so. The enforcer's part of STATS is published at the end of the look.
+//
+// The pacer takes time from tenants whose kernels exceed their part of the memory's bandwidth
+// (pace.go): such kernels are known only from the driver's samples.
 //
 // Invariants:
 //
@@ -28,5 +38,5 @@
 // TestDay (make day) lets 100 tenants with random quotas, loads and faults live
 // for a day of simulated time, and compares the decisions with the truth.
 //
-// Begin with look in enforcer.go, and terms.go.
+// Begin with wire and look in enforcer.go.
 package enforcer

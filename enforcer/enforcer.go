@@ -82,36 +82,24 @@ type Host interface {
 // are safe for concurrent use.
 type Enforcer struct {
 	Options
-	log        *slog.Logger
-	broker     *broker.Broker
-	lock       *host.Lock
-	terms      inForce
-	stats      atomic.Pointer[wire.EnforcerStats]
-	jobs       jobs.Observer
-	crashes    crash.Recorder
-	profiles   profile.Recorder
-	kernels    profile.Totals
-	capacity   capacity
-	neighbours neighbours
-	users      atomic.Pointer[map[int]string] // tenants of users
-	policy     chan *policy.Policy            // for Run to apply
+	log       *slog.Logger
+	broker    *broker.Broker
+	lock      *host.Lock
+	policy    chan *policy.Policy // for Run to apply
+	stats     atomic.Pointer[wire.EnforcerStats]
+	terms     inForce
+	capacity  capacity
+	observers observers
+	demands   demands
 
 	// Run's goroutine owns the fields below.
-	audit         audit.Audit
-	beside        besideAudit
-	qos           audit.QoS
-	escalation    escalation.Escalation
-	actor         action.Actor
-	swap          *swap.Swapper
-	crowds        string // the tenant that had most of the sessions at the last look; empty: none had
-	groups        map[audit.Subject]*processGroup
-	unheld        map[place]bool // tenants whose cap is not in force, as the log has it
-	identities    identityCache
-	pausedMembers map[audit.Subject]string // members of the process groups that were paused
-	braked        time.Time                // episode that was logged
-
-	file    host.StateFile
-	unsaved bool // the last write failed, and that was logged
+	identities identityCache
+	audit      audit.Audit
+	beside     besideAudit
+	qos        audit.QoS
+	response   response
+	swap       *swap.Swapper
+	crowds     string // the tenant that had most of the sessions at the last look; empty: none had
 }
 
 // New takes the directory, and listens. Call Run, or Close.
@@ -123,47 +111,12 @@ func New(o Options) (*Enforcer, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Enforcer{Options: o, lock: held, file: host.StateFile{Path: o.StateFile}, policy: make(chan *policy.Policy, 1),
-		capacity:      capacity{memory: o.Host.Memory, given: given{}},
-		unheld:        map[place]bool{},
-		pausedMembers: map[audit.Subject]string{},
-		log:           cmp.Or(o.Broker.Logger, slog.New(slog.DiscardHandler))}
-	e.identities = identityCache{procfs: cmp.Or(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}
-	e.actor = action.Actor{ProcFS: e.identities.procfs, CgroupFS: cmp.Or(o.CgroupFS, "/sys/fs/cgroup"), Keep: e.keep}
-	if o.Driver == nil {
-		o.Driver = suspend.Helper(filepath.Join(o.Dir, "driver.lock"))
-	}
-	e.swap = swap.New(swap.Options{Tick: o.Tick, Log: e.log, ProcFS: e.identities.procfs, Simulated: o.Simulated,
-		Mover: suspend.Mover{Call: o.Driver, Spans: o.Broker.Spans, Alive: e.actor.Alive, Settle: o.Tick.Of(settle),
-			Guard: &suspend.Guards{},
-			Room:  suspend.Host{ProcFS: e.actor.ProcFS, CgroupFS: e.actor.CgroupFS, MemInfo: o.MemInfo}.Room},
-		Save: e.keepSuspended, Returning: o.Returning, Tell: o.Tell,
-		Policy: func() *policy.Policy { return e.terms.Load().Policy }, Memory: o.Host.Memory, Process: o.Host.Process,
-		Jobs: &e.jobs, Stopped: e.stopped, Release: e.release, Reserve: func(b audit.Books) {
-			e.capacity.measure(b, e.terms.Load().Policy, e.swap.Absent())
-			e.broker.Refresh()
-		}})
-	e.swap.Serve(&o.Broker)
-	e.audit.Tick, e.beside.audit.Tick, e.qos.Tick, e.escalation.Tick = o.Tick, o.Tick, o.Tick, o.Tick
-	e.terms.held, e.terms.pacer, e.terms.sampled = map[audit.Subject]bool{}, pacer{}, map[place]*float64{}
-	e.terms.refresh = func() { e.broker.Refresh() }
-	e.terms.Store(&terms{Policy: o.Policy, rates: o.Host.Rates, simulated: o.Simulated})
-	e.stats.Store(&wire.EnforcerStats{})
-	e.capacity.Store(&map[string]uint64{})
+	e := &Enforcer{Options: o, lock: held, policy: make(chan *policy.Policy, 1),
+		log: cmp.Or(o.Broker.Logger, slog.New(slog.DiscardHandler))}
+	e.wire()
 	o.Broker.Policy, o.Broker.Owner, o.Broker.Enforcer = &e.terms, policy.Owner, e.stats.Load
-	o.Broker.Capacity = e.capacity.of
-	e.crashes.Dir, e.crashes.Log = o.CrashDir, e.log
-	o.Broker.Observe = func(t broker.Traced) {
-		e.jobs.Observe(t)
-		e.crashes.Observe(t)
-		e.profiles.Observe(t)
-	}
-	e.profiles.Time = func(pid int, every time.Duration) { e.broker.Time(pid, every) }
-	e.profiles.Look = func() { e.broker.ShowTraces() }
-	e.jobs.Procfs, e.jobs.Evidence = e.identities.procfs, e.evidence
-	if !o.Simulated {
-		e.jobs.RAS, e.jobs.Trusted, e.jobs.Log = o.NCCL, o.Trusted, e.log
-	}
+	o.Broker.Capacity, o.Broker.Observe = e.capacity.of, e.observers.observe
+	e.swap.Serve(&o.Broker)
 	if e.broker, err = broker.New(o.Broker); err != nil {
 		held.Release()
 		return nil, err
@@ -172,11 +125,50 @@ func New(o Options) (*Enforcer, error) {
 		e.log.Warn("the enforcer's lock is held but does not name this process, and that is tried again", "err",
 			host.Explain(err, host.Writes))
 	}
-	e.crashes.Open()
-	e.swap.Broker = e.broker
-	e.restore()
+	e.observers.broker, e.swap.Broker = e.broker, e.broker
+	e.observers.crashes.Open()
+	e.response.restore()
 	e.swap.Remember() // before the first session
 	return e, nil
+}
+
+// wire gives the parts what they need of each other.
+func (e *Enforcer) wire() {
+	o := &e.Options
+	e.stats.Store(&wire.EnforcerStats{})
+	e.audit.Tick, e.beside.audit.Tick, e.qos.Tick = o.Tick, o.Tick, o.Tick
+	e.identities = identityCache{procfs: cmp.Or(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}
+	e.terms = inForce{refresh: func() { e.broker.Refresh() }, held: map[audit.Subject]bool{}, pacer: pacer{},
+		sampled: map[place]*float64{}}
+	e.terms.Store(&terms{Policy: o.Policy, rates: o.Host.Rates, simulated: o.Simulated})
+	e.capacity = capacity{memory: o.Host.Memory, given: given{}}
+	e.capacity.Store(&map[string]uint64{})
+	e.observers = observers{Options: o, log: e.log}
+	e.observers.open(e.identities.procfs)
+	e.demands = demands{backends: o.Backends, log: e.log, unheld: map[place]bool{}}
+
+	r := &e.response
+	*r = response{Options: o, log: e.log, terms: &e.terms, members: map[audit.Subject]string{},
+		notice: func(text string, pids ...int) { e.broker.Notice(text, pids...) },
+		actor:  action.Actor{ProcFS: e.identities.procfs, CgroupFS: cmp.Or(o.CgroupFS, "/sys/fs/cgroup"), Keep: r.keep},
+		state:  stateFile{StateFile: host.StateFile{Path: o.StateFile}, log: e.log},
+		groups: groups{terms: &e.terms, process: o.Host.Process, procfs: e.identities.procfs}}
+	r.escalation.Tick = o.Tick
+	call := o.Driver
+	if call == nil {
+		call = suspend.Helper(filepath.Join(o.Dir, "driver.lock"))
+	}
+	e.swap = swap.New(swap.Options{Tick: o.Tick, Log: e.log, ProcFS: e.identities.procfs, Simulated: o.Simulated,
+		Mover: suspend.Mover{Call: call, Spans: o.Broker.Spans, Alive: r.actor.Alive, Settle: o.Tick.Of(settle),
+			Guard: &suspend.Guards{},
+			Room:  suspend.Host{ProcFS: r.actor.ProcFS, CgroupFS: r.actor.CgroupFS, MemInfo: o.MemInfo}.Room},
+		Save: r.keepSuspended, Returning: o.Returning, Tell: o.Tell,
+		Policy: func() *policy.Policy { return e.terms.Load().Policy }, Memory: o.Host.Memory, Process: o.Host.Process,
+		Jobs: &e.observers.jobs, Stopped: r.stopped, Release: r.release, Reserve: func(b audit.Books) {
+			e.measure(b)
+			e.broker.Refresh()
+		}})
+	r.swap = e.swap
 }
 
 // Close gives up an enforcer that will not Run.
@@ -197,6 +189,25 @@ func (e *Enforcer) Suspend(ctx context.Context, workload, why string) (string, e
 func (e *Enforcer) ResumeProcess(ctx context.Context, workload, why string) (string, error) {
 	return e.swap.Resume(ctx, workload, why)
 }
+
+// Crashes returns the crashes whose records a user may read, the oldest first.
+func (e *Enforcer) Crashes(uid uint32) []crash.Head { return e.observers.crashes.Heads(uid) }
+
+// Crash returns the JSON of a crash.Record that a user may read, and whether there is one. It
+// reads the disk.
+func (e *Enforcer) Crash(uid uint32, id int) ([]byte, bool, error) {
+	return e.observers.crashes.Record(uid, id)
+}
+
+// Profile observes a program for some time. It is named by its PID, or by its workload if that has one process under
+// the hook. A user may observe his own programs, and root all.
+func (e *Enforcer) Profile(ctx context.Context, uid uint32, pid int, workload string, d time.Duration, spans bool) (profile.Profile, error) {
+	return e.observers.profile(ctx, uid, pid, workload, d, spans)
+}
+
+// TenantOf returns the one tenant of all of a user's processes on GPUs; false
+// if there is none, or several.
+func (e *Enforcer) TenantOf(uid int) (string, bool) { return e.demands.tenantOf(uid) }
 
 // Configure judges all sessions and escalated workloads by another policy. It drops
 // no session, and does not block: Run may have ended.
@@ -225,13 +236,13 @@ func (e *Enforcer) Run(ctx context.Context) error {
 	}
 	if e.KernelLog != nil {
 		group.Go(func() error { // the health checks tell if it cannot be read
-			host.FollowLog(ctx, e.KernelLog, e.crashes.Kernel, func(error, bool) {})
+			host.FollowLog(ctx, e.KernelLog, e.observers.crashes.Kernel, func(error, bool) {})
 			return nil
 		})
 	}
 	if e.Kernels {
 		group.Go(func() error {
-			e.kernels.Keep(ctx, e.hooked, e.glance)
+			e.observers.kernels.Keep(ctx, e.observers.hooked, e.observers.glance)
 			return nil
 		})
 	}
@@ -242,7 +253,8 @@ func (e *Enforcer) Run(ctx context.Context) error {
 		for {
 			select {
 			case <-ctx.Done():
-				e.rest()
+				e.response.rest()
+				e.observers.tellCrashes()
 				return nil
 			case p := <-e.policy:
 				e.terms.change(func(t *terms) { t.Policy = p })
@@ -261,18 +273,25 @@ func (e *Enforcer) look(now time.Time) {
 	e.broker.Refresh()
 	b := e.books(now)
 	e.broker.ShowTraces() // of the listed processes, until they were listed
-	e.capacity.measure(b, e.terms.Load().Policy, e.swap.Absent())
+	e.measure(b)
 	found := e.audit.Look(b)
 	e.qos.Look(b, found.Quotas)
-	e.groupProcesses(b)
+	e.response.groups.look(b, e.swap.Suspender.Records())
 	e.crowds = crowding(b.Sessions)
 	e.swap.Look(now, b)
 	e.terms.pace(b, found)
-	e.judge(now, b, found)
-	e.demand(b)
-	e.tellCrashes()
+	e.response.judge(now, b, found, e.heldBack())
+	if !e.Simulated {
+		e.demands.look(b)
+	}
+	e.observers.tellCrashes()
 	e.publish(b, found)
 	_ = e.lock.Name() // New said what hinders it
+}
+
+// measure measures what tenants can have of the GPUs' memory.
+func (e *Enforcer) measure(b audit.Books) {
+	e.capacity.measure(b, e.terms.Load().Policy, e.swap.Absent())
 }
 
 // books returns the input of an audit. It asks the driver first, so that a
@@ -299,13 +318,27 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 	return b
 }
 
-// demand sends the backends their demands.
-func (e *Enforcer) demand(b audit.Books) {
-	if len(e.Backends) == 0 || e.Simulated {
-		return
+// publish puts the findings into the statistics.
+func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
+	s := wire.EnforcerStats{Quotas: found.Quotas, Workloads: found.Workloads}
+	s.Escalation, s.Actions = e.response.escalation.Stats()
+	if e.Refused != nil {
+		s.Refused = e.Refused()
 	}
-	demands := e.demands(b)
-	for _, backend := range e.Backends {
-		backend.Want(demands)
+	if e.Servers != nil {
+		s.MPS = e.Servers()
 	}
+	if e.Gemini != nil {
+		s.Gemini = e.Gemini()
+		e.beside.look(b, s.Gemini)
+	}
+	s.Jobs, s.Hangs = e.observers.look(b, e.heldBack())
+	s.Stragglers, s.Unread = e.observers.jobs.Stragglers(), e.observers.jobs.Unread()
+	s.Kernels = e.observers.kernels.Top(b.Now)
+	s.Suspended, s.Suspensions, s.Overcommit = e.swap.Stats(b)
+	s.Held = e.heldStats()
+	for i := range s.Quotas {
+		s.Quotas[i].Holders = e.demands.holders(b, &s.Quotas[i])
+	}
+	e.stats.Store(&s)
 }

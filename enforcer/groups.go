@@ -3,14 +3,14 @@ package enforcer
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/host"
 	"gpusteward/enforcer/action"
 	"gpusteward/enforcer/audit"
-	"gpusteward/enforcer/backend"
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/suspend"
 )
 
 // A processGroup is the processes of a subject on GPUs.
@@ -26,10 +26,18 @@ func (c *processGroup) members() string {
 	return fmt.Sprint(all)
 }
 
-// groupProcesses finds the process groups of governed tenants.
-func (e *Enforcer) groupProcesses(b audit.Books) {
+// groups are the process groups of governed tenants at the last look.
+type groups struct {
+	terms   *inForce
+	process func(pid int) (host.Process, error)
+	procfs  string
+	all     map[audit.Subject]*processGroup
+}
+
+// look finds the process groups. The driver does not list the suspended processes.
+func (g *groups) look(b audit.Books, suspended []suspend.Record) {
 	sessions := b.Hooked()
-	e.groups = map[audit.Subject]*processGroup{}
+	g.all = map[audit.Subject]*processGroup{}
 	workloads := map[string]map[string]bool{} // with a session, by tenant
 	for _, h := range b.DeviceProcesses {
 		tenant, hooked := sessions[h.Process.PID]
@@ -41,7 +49,7 @@ func (e *Enforcer) groupProcesses(b audit.Books) {
 			continue
 		}
 		s := audit.Subject{Tenant: tenant, Workload: h.Process.Workload.Key}
-		c := e.group(s, sessions)
+		c := g.of(s, sessions)
 		if !slices.Contains(c.gpus, h.UUID) {
 			c.gpus = append(c.gpus, h.UUID)
 		}
@@ -58,33 +66,33 @@ func (e *Enforcer) groupProcesses(b audit.Books) {
 			c.Unhooked = append(c.Unhooked, t)
 		}
 	}
-	e.groupSuspended(sessions)
-	for s, c := range e.groups {
+	g.add(suspended, sessions)
+	for s, c := range g.all {
 		if len(workloads[s.Tenant]) <= 1 { // turns belong to the tenant: a hold would stop its other workloads too
-			c.Hold = func(on bool) error { return e.terms.hold(s, on) }
+			c.Hold = func(on bool) error { return g.terms.hold(s, on) }
 		}
 	}
 }
 
-// group returns the group of a subject, which it adds if there is none.
-func (e *Enforcer) group(s audit.Subject, sessions map[int]string) *processGroup {
-	c := e.groups[s]
+// of returns the group of a subject, which it adds if there is none.
+func (g *groups) of(s audit.Subject, sessions map[int]string) *processGroup {
+	c := g.all[s]
 	if c == nil {
 		c = &processGroup{ProcessGroup: action.ProcessGroup{Subject: s}}
-		c.Check = func(pid int) bool { return e.isOf(pid, s, sessions[pid] == s.Tenant) }
-		e.groups[s] = c
+		c.Check = func(pid int) bool { return g.isOf(pid, s, sessions[pid] == s.Tenant) }
+		g.all[s] = c
 	}
 	return c
 }
 
-// groupSuspended adds the suspended processes, which the driver does not list.
-func (e *Enforcer) groupSuspended(sessions map[int]string) {
-	for _, r := range e.swap.Suspender.Records() {
+// add adds the suspended processes.
+func (g *groups) add(suspended []suspend.Record, sessions map[int]string) {
+	for _, r := range suspended {
 		s := r.Subject()
-		if !e.terms.Load().Governed(s.Tenant) {
+		if !g.terms.Load().Governed(s.Tenant) {
 			continue
 		}
-		c := e.group(s, sessions)
+		c := g.of(s, sessions)
 		for _, p := range r.Processes {
 			switch {
 			case slices.Contains(c.Hooked, p.Target) || slices.Contains(c.Unhooked, p.Target):
@@ -100,75 +108,14 @@ func (e *Enforcer) groupSuspended(sessions map[int]string) {
 // isOf reports whether the process that has a PID now belongs to a subject. A
 // process that had a session may have asked for the tenant; for others the
 // policy decides.
-func (e *Enforcer) isOf(pid int, s audit.Subject, hooked bool) bool {
-	p, err := e.Host.Process(pid)
+func (g *groups) isOf(pid int, s audit.Subject, hooked bool) bool {
+	p, err := g.process(pid)
 	if err != nil || p.Workload == nil || p.Workload.Key != s.Workload {
 		return false
 	}
 	if hooked {
 		return true
 	}
-	f, err := broker.FactsOf(e.identities.procfs, pid)
-	return err == nil && e.terms.Load().Whose(f, p.Workload) == s.Tenant
-}
-
-// demands returns the backends' demands: each tenant's quota on each GPU, and
-// the tenant's processes there.
-func (e *Enforcer) demands(b audit.Books) []backend.Demand {
-	type spot struct{ tenant, gpu string }
-	hooked := b.Hooked()
-	there := map[spot]*backend.Demand{}
-	at := func(tenant, gpu string) *backend.Demand {
-		d := there[spot{tenant, gpu}]
-		if d == nil {
-			d = &backend.Demand{Tenant: tenant, GPU: gpu, Quota: b.Quota(tenant, gpu)}
-			there[spot{tenant, gpu}] = d
-		}
-		return d
-	}
-	for _, h := range b.DeviceProcesses {
-		tenant, session := hooked[h.Process.PID]
-		if !session {
-			tenant, _ = b.Tenant(h)
-		}
-		if h.Unknown || tenant == "" || h.Kind == collectors.KindServer {
-			continue
-		}
-		d := at(tenant, h.UUID)
-		d.Processes = append(d.Processes, h.Process)
-		d.Hooked = d.Hooked || session
-		for _, name := range b.Names {
-			at(name, h.UUID)
-		}
-	}
-	var all []backend.Demand
-	users := map[int]string{} // tenant of all their processes; empty: several tenants
-	for _, d := range there {
-		all = append(all, *d)
-		for _, p := range d.Processes {
-			if of, known := users[p.UID]; known && of != d.Tenant {
-				users[p.UID] = ""
-			} else if !known {
-				users[p.UID] = d.Tenant
-			}
-		}
-	}
-	e.users.Store(&users)
-	slices.SortFunc(all, func(x, y backend.Demand) int {
-		if c := strings.Compare(x.Tenant, y.Tenant); c != 0 {
-			return c
-		}
-		return strings.Compare(x.GPU, y.GPU)
-	})
-	return all
-}
-
-// TenantOf returns the one tenant of all of a user's processes on GPUs; false
-// if there is none, or several.
-func (e *Enforcer) TenantOf(uid int) (string, bool) {
-	users := e.users.Load()
-	if users == nil || (*users)[uid] == "" {
-		return "", false
-	}
-	return (*users)[uid], true
+	f, err := broker.FactsOf(g.procfs, pid)
+	return err == nil && g.terms.Load().Whose(f, p.Workload) == s.Tenant
 }

@@ -14,9 +14,9 @@ func (e *Enforcer) heldBack() audit.Holds {
 	all := audit.Holds{Tenants: e.terms.Load().holds()}
 	var away map[int]audit.Hold
 	all.Workloads, away = e.swap.Holds()
-	rows, _ := e.escalation.Stats()
+	rows, _ := e.response.escalation.Stats()
 	for _, row := range rows {
-		if s := (audit.Subject{Tenant: row.Tenant, Workload: row.Workload}); e.stopped(s) {
+		if s := (audit.Subject{Tenant: row.Tenant, Workload: row.Workload}); e.response.stopped(s) {
 			all.Workloads[s] |= audit.Paused
 		}
 	}
@@ -59,7 +59,7 @@ func (e *Enforcer) heldStats() (rows []wire.HeldStats) {
 	for s := range holds.Workloads {
 		all[s] = true
 	}
-	for s := range e.groups {
+	for s := range e.response.groups.all {
 		all[s] = true
 	}
 	for _, s := range slices.SortedFunc(maps.Keys(all), audit.Compare) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,37 +18,60 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// observed returns what the traces of hooked processes tell, and NCCL about
-// others, under the names of their workloads.
-func (e *Enforcer) observed(b audit.Books) ([]wire.JobStats, []wire.HangStats) {
-	e.neighbours.look(b)
-	holds := e.heldBack()
-	e.jobs.Held = func(tenant, workload string) bool {
-		return holds.Of(audit.Subject{Tenant: tenant, Workload: workload}).Has(audit.Standing)
-	}
-	if !e.Simulated {
-		e.jobs.See(gpuProcesses(b))
-	}
-	return e.jobs.Look(e.workload)
+// observers own what the traces of processes under the hook tell, and give it the names of workloads.
+// Anybody may ask for crashes and profiles; Run's goroutine calls the rest.
+type observers struct {
+	*Options
+	log    *slog.Logger
+	broker *broker.Broker
+
+	jobs       jobs.Observer
+	crashes    crash.Recorder
+	profiles   profile.Recorder
+	kernels    profile.Totals
+	neighbours neighbours
 }
 
-// Crashes returns the crashes whose records a user may read, the oldest first.
-func (e *Enforcer) Crashes(uid uint32) []crash.Head { return e.crashes.Heads(uid) }
+// open prepares the observers, before there is a broker.
+func (o *observers) open(procfs string) {
+	o.crashes.Dir, o.crashes.Log = o.CrashDir, o.log
+	o.profiles.Time = func(pid int, every time.Duration) { o.broker.Time(pid, every) }
+	o.profiles.Look = func() { o.broker.ShowTraces() }
+	o.jobs.Procfs, o.jobs.Evidence = procfs, o.evidence
+	if !o.Simulated {
+		o.jobs.RAS, o.jobs.Trusted, o.jobs.Log = o.NCCL, o.Trusted, o.log
+	}
+}
 
-// Crash returns the JSON of a crash.Record that a user may read, and whether there is one. It
-// reads the disk.
-func (e *Enforcer) Crash(uid uint32, id int) ([]byte, bool, error) { return e.crashes.Record(uid, id) }
+// observe takes what the broker shows of a trace.
+func (o *observers) observe(t broker.Traced) {
+	o.jobs.Observe(t)
+	o.crashes.Observe(t)
+	o.profiles.Observe(t)
+}
+
+// look returns what the traces of hooked processes tell, and NCCL about
+// others, under the names of their workloads.
+func (o *observers) look(b audit.Books, holds audit.Holds) ([]wire.JobStats, []wire.HangStats) {
+	o.neighbours.look(b)
+	o.jobs.Held = func(tenant, workload string) bool {
+		return holds.Of(audit.Subject{Tenant: tenant, Workload: workload}).Has(audit.Standing)
+	}
+	if !o.Simulated {
+		o.jobs.See(gpuProcesses(b))
+	}
+	return o.jobs.Look(o.workload)
+}
 
 // ErrNoProgram is why there is no profile: no such program of the user is under the hook.
 var ErrNoProgram = errors.New("no such program of yours is under the hook")
 
-// Profile observes a program for some time. It is named by its PID, or by its workload if that has one process under
-// the hook. A user may observe his own programs, and root all.
-func (e *Enforcer) Profile(ctx context.Context, uid uint32, pid int, workload string, d time.Duration, spans bool) (profile.Profile, error) {
+// profile is Enforcer.Profile.
+func (o *observers) profile(ctx context.Context, uid uint32, pid int, workload string, d time.Duration, spans bool) (profile.Profile, error) {
 	var own []broker.Session
-	for _, s := range e.broker.Sessions() {
-		if (uid == 0 || s.UID == uid) && (s.PID == pid || workload != "" && e.workload(s.PID) == workload) &&
-			!slices.ContainsFunc(own, func(o broker.Session) bool { return o.PID == s.PID }) {
+	for _, s := range o.broker.Sessions() {
+		if (uid == 0 || s.UID == uid) && (s.PID == pid || workload != "" && o.workload(s.PID) == workload) &&
+			!slices.ContainsFunc(own, func(other broker.Session) bool { return other.PID == s.PID }) {
 			own = append(own, s)
 		}
 	}
@@ -63,28 +87,28 @@ func (e *Enforcer) Profile(ctx context.Context, uid uint32, pid int, workload st
 		return profile.Profile{}, fmt.Errorf("%s has %d processes under the hook: name one of them by its PID: %s", workload, len(own),
 			strings.Join(pids[:min(len(pids), maxPIDs)], ", "))
 	}
-	p, err := e.profiles.Profile(ctx, uid, own[0].PID, d, spans)
-	p.Tenant, p.Workload = own[0].Tenant, e.workload(own[0].PID)
-	if one, failed := e.Host.Process(own[0].PID); failed == nil {
+	p, err := o.profiles.Profile(ctx, uid, own[0].PID, d, spans)
+	p.Tenant, p.Workload = own[0].Tenant, o.workload(own[0].PID)
+	if one, failed := o.Host.Process(own[0].PID); failed == nil {
 		p.Comm = one.Comm
 	}
 	return p, err
 }
 
 // hooked returns the parties of the processes with a session.
-func (e *Enforcer) hooked() map[int]string {
+func (o *observers) hooked() map[int]string {
 	parties := map[int]string{}
-	for _, s := range e.broker.Sessions() {
+	for _, s := range o.broker.Sessions() {
 		parties[s.PID] = s.Party
 	}
 	return parties
 }
 
 // glance observes a process for a moment.
-func (e *Enforcer) glance(ctx context.Context, pid int, d time.Duration) (profile.Profile, error) {
-	p, err := e.profiles.Glance(ctx, pid, d)
-	p.Workload = e.workload(pid)
-	for _, s := range e.broker.Sessions() {
+func (o *observers) glance(ctx context.Context, pid int, d time.Duration) (profile.Profile, error) {
+	p, err := o.profiles.Glance(ctx, pid, d)
+	p.Workload = o.workload(pid)
+	for _, s := range o.broker.Sessions() {
 		if s.PID == pid {
 			p.Tenant = s.Tenant
 		}
@@ -96,26 +120,26 @@ func (e *Enforcer) glance(ctx context.Context, pid int, d time.Duration) (profil
 const maxPIDs = 16
 
 // tellCrashes keeps the crashes since the last look, and logs the new ones.
-func (e *Enforcer) tellCrashes() {
-	for _, h := range e.crashes.Look(func(pid int) (comm, workload string) {
-		p, err := e.Host.Process(pid)
+func (o *observers) tellCrashes() {
+	for _, h := range o.crashes.Look(func(pid int) (comm, workload string) {
+		p, err := o.Host.Process(pid)
 		if err != nil || p.Workload == nil {
 			return p.Comm, ""
 		}
 		return p.Comm, p.Workload.Key
 	}) {
-		e.log.Warn("a program under the hook crashed", "crash", h.ID, "pid", h.PID, "comm", h.Comm, "tenant", h.Tenant,
+		o.log.Warn("a program under the hook crashed", "crash", h.ID, "pid", h.PID, "comm", h.Comm, "tenant", h.Tenant,
 			"workload", h.Workload, "what", h.Says)
-		if e.Crashed != nil {
-			e.Crashed(h)
+		if o.Crashed != nil {
+			o.Crashed(h)
 		}
 	}
 }
 
 // workload returns the workload of a process with a session, which the driver
 // may not list; empty: it is not known.
-func (e *Enforcer) workload(pid int) string {
-	p, err := e.Host.Process(pid)
+func (o *observers) workload(pid int) string {
+	p, err := o.Host.Process(pid)
 	if err != nil || p.Workload == nil {
 		return ""
 	}
@@ -140,10 +164,10 @@ func gpuProcesses(b audit.Books) (all []jobs.GPUProcess) {
 }
 
 // evidence returns what is known of a GPU for slow steps of a process.
-func (e *Enforcer) evidence(uuid string, pid int) (known jobs.Evidence) {
-	if e.Evidence != nil {
-		known = e.Evidence(uuid)
+func (o *observers) evidence(uuid string, pid int) (known jobs.Evidence) {
+	if o.Evidence != nil {
+		known = o.Evidence(uuid)
 	}
-	known.Neighbours = e.neighbours.others(uuid, pid)
+	known.Neighbours = o.neighbours.others(uuid, pid)
 	return known
 }

@@ -5,14 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"time"
+	"log/slog"
 
+	"gpusteward/collectors/host"
 	"gpusteward/enforcer/action"
-	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/escalation"
-	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/suspend"
 )
+
+// A stateFile has the state that outlives a restart. Run's goroutine owns it.
+type stateFile struct {
+	host.StateFile // without a path: there is none
+	log            *slog.Logger
+	unsaved        bool // the last write failed, and that was logged
+}
 
 // saved is the state that outlives a restart.
 type saved struct {
@@ -49,48 +55,24 @@ func unsealed(text []byte) (s saved, err error) {
 	return s, json.Unmarshal(from.State, &s)
 }
 
-// restore takes over the state of an earlier enforcer. A workload that it
-// paused and that should not be paused goes on.
-func (e *Enforcer) restore() {
-	var s saved
-	found, err := e.file.Read(func(text []byte) (err error) { s, err = unsealed(text); return err })
+// read returns the state of an earlier enforcer, and whether there is one.
+func (f *stateFile) read() (s saved, found bool) {
+	found, err := f.Read(func(text []byte) (err error) { s, err = unsealed(text); return err })
 	if err != nil {
-		e.log.Error("the escalated workloads are forgotten, and paused and suspended processes stay so: the file names them",
-			"file", e.StateFile, "aside", e.StateFile+".bad", "err", err)
+		f.log.Error("the escalated workloads are forgotten, and paused and suspended processes stay so: the file names them",
+			"file", f.Path, "aside", f.Path+".bad", "err", err)
 	}
-	if !found {
-		return
-	}
-	e.escalation.Restore(time.Now(), s.Escalation)
-	e.actor.Restore(s.Paused)
-	e.swap.Restore(time.Now(), s.Suspended)
-	for _, p := range s.Paused {
-		subject := audit.Subject{Tenant: p.Tenant, Workload: p.Workload}
-		if !e.stopped(subject) || e.terms.Load().steps(p.Tenant).Mode < policy.Pause {
-			_, detail := e.actor.Resume(action.ProcessGroup{Subject: subject})
-			e.log.Info("a paused workload was resumed", "tenant", p.Tenant, "workload", p.Workload, "detail", detail)
-		}
-	}
+	return s, found
 }
 
-// keep writes the state before the actor pauses a workload: it does not pause
-// what it could not remember.
-func (e *Enforcer) keep(paused []action.Paused) error {
-	return e.write(saved{e.escalation.Save(), paused, e.swap.Suspender.Records()})
-}
-
-// keepSuspended does so before a workload is suspended or resumed.
-func (e *Enforcer) keepSuspended(all []suspend.Record) error {
-	return e.write(saved{e.escalation.Save(), e.actor.Paused(), all})
-}
-
-func (e *Enforcer) write(s saved) error {
-	if e.StateFile == "" {
+// write writes the state if it changed.
+func (f *stateFile) write(s saved) error {
+	if f.Path == "" {
 		return nil // and nothing is encoded
 	}
 	text, err := s.seal()
 	if err == nil {
-		err = e.file.Write(text)
+		err = f.Write(text)
 	}
 	if err != nil {
 		return fmt.Errorf("save the record of paused and suspended workloads: %w", err)
@@ -98,15 +80,15 @@ func (e *Enforcer) write(s saved) error {
 	return nil
 }
 
-// save writes the state if it changed.
-func (e *Enforcer) save() {
-	err := e.keep(e.actor.Paused())
+// save writes it too, and logs whether that fails.
+func (f *stateFile) save(s saved) {
+	err := f.write(s)
 	switch {
-	case err != nil && !e.unsaved:
-		e.log.Error("the escalation's state cannot be saved: a restart would forget it, and the freezer and signals "+
+	case err != nil && !f.unsaved:
+		f.log.Error("the escalation's state cannot be saved: a restart would forget it, and the freezer and signals "+
 			"pause nothing meanwhile", "err", err)
-	case err == nil && e.unsaved:
-		e.log.Info("the escalation's state is saved again")
+	case err == nil && f.unsaved:
+		f.log.Info("the escalation's state is saved again")
 	}
-	e.unsaved = err != nil
+	f.unsaved = err != nil
 }

@@ -18,10 +18,12 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// stateful returns an enforcer that has only a state file, and its log.
-func stateful(file string) (*Enforcer, *bytes.Buffer) {
-	log := new(bytes.Buffer)
-	return &Enforcer{Options: Options{StateFile: file}, file: host.StateFile{Path: file}, log: slog.New(slog.NewTextHandler(log, nil)), swap: swap.New(swap.Options{})}, log
+// stateful returns a response that has only a state file, and its log.
+func stateful(file string) (*response, *bytes.Buffer) {
+	text := new(bytes.Buffer)
+	log := slog.New(slog.NewTextHandler(text, nil))
+	return &response{state: stateFile{StateFile: host.StateFile{Path: file}, log: log}, log: log, terms: new(inForce),
+		swap: swap.New(swap.Options{})}, text
 }
 
 // TestWhatCannotBeRememberedIsNotDone holds that Keep, which precedes each pause, fails while the state cannot be
@@ -34,15 +36,15 @@ func TestWhatCannotBeRememberedIsNotDone(t *testing.T) {
 	someone := []action.Paused{{Tenant: "a", Workload: "unit:a.service", Stopped: []action.Target{{PID: 7, Start: 8}}}}
 	for range 2 {
 		fixture.Fails(t, e.keep(someone), "save the record of paused and suspended", "to keep it")
-		e.save()
+		e.state.save(e.saved())
 	}
 	fixture.Equal(t, strings.Count(log.String(), "the freezer and signals pause nothing meanwhile"), 1,
 		"told … times: %s", log)
 	fixture.Must(t, os.Remove(dir))
-	e.save()
+	e.state.save(e.saved())
 	err := e.keep(someone)
 	fixture.If(t, err != nil || !strings.Contains(log.String(), "saved again"), "%v, %s", err, log)
-	text, err := os.ReadFile(e.StateFile)
+	text, err := os.ReadFile(e.state.Path)
 	fixture.If(t, err != nil || !strings.Contains(string(text), "unit:a.service"), "%s, %v", text, err)
 }
 
@@ -51,14 +53,14 @@ func TestAStateThatCannotBeUsedIsSetAside(t *testing.T) {
 	for name, text := range map[string]string{"cut": `{"ladder": {"standing": [`, "another": `[3]`, "empty": "",
 		"null": "null", "nothing in it": "{}", "without a checksum": `{"ladder":{}}`} {
 		e, log := stateful(filepath.Join(t.TempDir(), "enforcer.json"))
-		fixture.Must(t, os.WriteFile(e.StateFile, []byte(text), 0o600))
+		fixture.Must(t, os.WriteFile(e.state.Path, []byte(text), 0o600))
 		e.restore()
-		fixture.Contains(t, log.String(), e.StateFile+".bad", "%s: the log", name)
+		fixture.Contains(t, log.String(), e.state.Path+".bad", "%s: the log", name)
 		for range 2 {
 			fixture.Must(t, e.keep([]action.Paused{{Tenant: name}}))
 		}
-		fixture.Equal(t, string(fixture.Value(os.ReadFile(e.StateFile+".bad"))(t)), text, "%s: set aside", name)
-		again, log := stateful(e.StateFile)
+		fixture.Equal(t, string(fixture.Value(os.ReadFile(e.state.Path+".bad"))(t)), text, "%s: set aside", name)
+		again, log := stateful(e.state.Path)
 		if again.restore(); log.Len() > 0 && strings.Contains(log.String(), "forgotten") {
 			t.Errorf("%s: what was written then: %s", name, log)
 		}

@@ -27,7 +27,7 @@ func TestRefusedSuspensionLeavesThePause(t *testing.T) {
 	s := audit.Subject{Tenant: "a", Workload: "unit:a.service"}
 	p := collectors.DeviceProcess{UUID: "GPU-a", Memory: 1,
 		Process: host.Process{PID: 7000, Start: 8, Workload: &host.Workload{Key: s.Workload}}}
-	e := &Enforcer{terms: inForce{held: map[audit.Subject]bool{s: true}}, swap: swap.New(swap.Options{Simulated: true,
+	e := &response{terms: &inForce{held: map[audit.Subject]bool{s: true}}, swap: swap.New(swap.Options{Simulated: true,
 		Mover: suspend.Mover{Room: func(_, _ map[int]uint64) error { return errors.New("no room") },
 			Alive: func(action.Target) bool { return true }},
 		Memory: func(string) (uint64, uint64, uint64, bool) { return 0, 0, 0, false }, Jobs: new(jobs.Observer)})}
@@ -51,7 +51,7 @@ func TestPausedWorkContinuesWithoutADisk(t *testing.T) {
 	fixture.Must(t, child.Process.Signal(syscall.SIGSTOP))
 	is := func(state byte) func() bool { return func() bool { return procs.State("/proc", pid) == state } }
 	fixture.Eventually(t, "it stops", is('T'))
-	e := Enforcer{swap: swap.New(swap.Options{}), actor: action.Actor{ProcFS: "/proc", Keep: func([]action.Paused) error {
+	e := response{swap: swap.New(swap.Options{}), actor: action.Actor{ProcFS: "/proc", Keep: func([]action.Paused) error {
 		t.Error("it waits for the disk")
 		return nil
 	}}}
