@@ -2,6 +2,7 @@ package broker
 
 import (
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -28,7 +29,7 @@ type SessionGPU struct {
 // Sessions returns all sessions with a page, in no order. It holds no lock for
 // longer than a look at one of them.
 func (b *Broker) Sessions() []Session {
-	begun := b.begun()
+	begun := b.roll.begun()
 	all := make([]Session, 0, len(begun))
 	for _, s := range begun {
 		s.mu.Lock()
@@ -52,19 +53,25 @@ func (b *Broker) Sessions() []Session {
 // nobody, and all other sessions share the GPUs. Their hooks leave the driver alone. The
 // broker keeps the map.
 func (b *Broker) Absent(pids map[int]bool) {
-	b.absent.Lock()
-	defer b.absent.Unlock()
+	b.absent.mu.Lock()
+	defer b.absent.mu.Unlock()
 	b.absent.pids = pids
-	for _, s := range b.begun() {
+	for _, s := range b.roll.begun() {
 		s.setAbsent(pids[s.facts.PID])
 	}
 }
 
+// absent are the suspended processes, by PID.
+type absent struct {
+	mu   sync.Mutex
+	pids map[int]bool
+}
+
 // greet tells a session that has begun whether its process is suspended.
-func (b *Broker) greet(s *session) {
-	b.absent.Lock()
-	defer b.absent.Unlock()
-	s.setAbsent(b.absent.pids[s.facts.PID])
+func (a *absent) greet(s *session) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s.setAbsent(a.pids[s.facts.PID])
 }
 
 func (s *session) setAbsent(absent bool) {
@@ -82,7 +89,7 @@ func (s *session) setAbsent(absent bool) {
 // Notice sends a line to the logs of the given processes that have a session; a
 // long line is cut.
 func (b *Broker) Notice(text string, pids ...int) {
-	for _, s := range b.begun() {
+	for _, s := range b.roll.begun() {
 		if slices.Contains(pids, s.facts.PID) {
 			s.notice(text)
 		}

@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -152,45 +150,56 @@ var defaults = timing{
 // pingInterval is how often a process should send PING.
 const pingInterval = time.Second
 
-// A Broker serves sessions. All its methods are safe for concurrent use.
-type Broker struct {
+// common is what all parts of a broker use, and nobody changes while it runs.
+type common struct {
 	options  Options
 	timing   timing
-	log      *slog.Logger
-	listener *net.UnixListener
-	door     *os.File // the listener's, for cheaper accepts than its own
-	policy   atomic.Pointer[Policy]
 	clock    clock
+	log      *slog.Logger
 	counters counters
+	ended    chan struct{} // closed when Run is about to end
+}
+
+// over reports whether Run ends.
+func (c *common) over() bool {
+	select {
+	case <-c.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// lately reports whether something happened so recently that the processes it
+// may concern get the benefit of the doubt.
+func (c *common) lately(at, now time.Duration) bool { return at != 0 && now-at < c.options.Doubt }
+
+// turnAway sends the reason that a connection gets no session.
+func (c *common) turnAway(fd int, r *refusal) {
+	c.counters.count(0, int(r.code))
+	m := mails.Get().(*mail)
+	_ = send(fd, m.refuse(wire.Header{}, r))
+	mails.Put(m)
+}
+
+// A Broker serves sessions. All its methods are safe for concurrent use.
+type Broker struct {
+	common
+	door     door
+	identity identifier
+	doubt    doubt
+	roll     roll
+	gpus     gpus
+	traces   traces
+	absent   absent
 	exits    *exits
 	loop     *loop
 	times    *timetable
-	ended    chan struct{} // closed when Run is about to end
 	tasks    sync.WaitGroup
-	pidfd    func(fd, pid int) (int, error)
-	whose    func(Facts) string // the user of a process
-	starved  atomic.Int64       // clock: when it last lacked a resource to serve a process; 0 never
-	said     atomic.Int64       // clock: when that was last logged
-	met      atomic.Int64       // clock: when an ungoverned GPU was last logged
-	parted   atomic.Int64       // clock: when a session last ended whose process did not; 0 never
-	taken    atomic.Int64       // clock: when a process that gave itself a time slice was last logged
-	back     atomic.Int64       // clock: when it last started, or resumed after standing still
-	looks    sync.Mutex         // of ShowTraces, which owns
-	looked   uint64             // the number of looks at a trace, and
-	sharers  int                // the users who share the time for them
-	reloads  sync.Mutex         // so that sessions are judged one policy after the other
-	absent   struct {
-		sync.Mutex
-		pids map[int]bool // suspended processes
-	}
-
-	mu       sync.Mutex
-	sessions map[uint64]*session   // connected, or gone with memory that is still charged, or with something unread
-	silent   map[*session]struct{} // stale and without memory
-	callers  map[int]*caller
-	users    map[string]*user
-	gpus     map[[16]byte]*gpu
-	last     uint64 // session's number
+	policy   atomic.Pointer[Policy]
+	reloads  sync.Mutex   // so that sessions are judged one policy after the other
+	parted   atomic.Int64 // clock: when a session last ended whose process did not; 0 never
+	taken    seldom       // by a process that gave itself a time slice
 }
 
 // New listens. The broker answers while Run runs; without Run, call Close.
@@ -205,39 +214,39 @@ func New(o Options) (*Broker, error) {
 	if o.Owner == nil {
 		o.Owner = inNameOf
 	}
-	b := &Broker{
-		options: o, timing: defaults, log: orElse(o.Logger, slog.New(slog.DiscardHandler)), listener: o.Listener,
-		clock: newClock(), ended: make(chan struct{}), pidfd: peerPidfd, whose: whoseOf,
-		sessions: map[uint64]*session{}, silent: map[*session]struct{}{}, callers: map[int]*caller{},
-		users: map[string]*user{}, gpus: map[[16]byte]*gpu{},
-	}
-	b.policy.Store(&o.Policy)
+	b := &Broker{common: common{options: o, timing: defaults, log: orElse(o.Logger, slog.New(slog.DiscardHandler)),
+		clock: newClock(), ended: make(chan struct{})}, identity: identifier{o.ProcFS, peerPidfd}}
+	b.doubt.common = &b.common
+	b.door = door{common: &b.common, doubt: &b.doubt, listener: o.Listener}
 	// Session numbers differ from those of the previous broker, so that a
 	// RESUME cannot match another session by chance.
-	b.last = random() >> 16
+	b.roll = roll{common: &b.common, doubt: &b.doubt, sessions: map[uint64]*session{}, silent: map[*session]struct{}{},
+		callers: map[int]*caller{}, users: map[string]*user{}, whose: whoseOf, last: random() >> 16}
+	b.gpus = gpus{common: &b.common, by: map[[16]byte]*gpu{}}
+	b.traces = traces{common: &b.common, roll: &b.roll}
+	b.policy.Store(&o.Policy)
 	var err error
-	if b.listener == nil {
-		if b.listener, err = listen(o.Socket); err != nil {
+	if b.door.listener == nil {
+		if b.door.listener, err = listen(o.Socket); err != nil {
 			return nil, err
 		}
 	}
-	if b.door, err = b.listener.File(); err != nil {
-		_ = b.listener.Close()
+	if b.door.file, err = b.door.listener.File(); err != nil {
+		_ = b.door.listener.Close()
 		return nil, fmt.Errorf("prepare broker socket: %w", err)
 	}
 	if b.exits, err = newExits(); err != nil {
-		_ = b.listener.Close()
-		_ = b.door.Close()
+		b.door.close()
 		return nil, err
 	}
 	if b.loop, err = newLoop(b); err != nil {
-		_ = b.listener.Close()
-		_ = b.door.Close()
+		b.door.close()
 		_ = b.exits.Close()
 		return nil, err
 	}
 	b.times = newTimetable(b, &b.loop.alarm)
-	if raw, err := b.listener.SyscallConn(); err == nil {
+	b.gpus.times = b.times
+	if raw, err := b.door.listener.SyscallConn(); err == nil {
 		// Each message names the process that sent it. Accepted connections
 		// inherit this, except those that waited from before: see admit.
 		err = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) })
@@ -249,41 +258,9 @@ func New(o Options) (*Broker, error) {
 	return b, nil
 }
 
-// listen creates the socket; any process may connect to it.
-func listen(path string) (*net.UnixListener, error) {
-	address := &net.UnixAddr{Name: path, Net: "unixpacket"}
-	l, err := net.ListenUnix("unixpacket", address)
-	if errors.Is(err, unix.EADDRINUSE) {
-		conn, dialed := net.DialUnix("unixpacket", nil, address)
-		if dialed == nil {
-			_ = conn.Close()
-			return nil, fmt.Errorf("open broker socket %s: another broker answers there", path)
-		}
-		st, missing := os.Lstat(path)
-		if missing == nil && st.Mode().Type() != os.ModeSocket {
-			dialed = errors.New("the file there is not a socket")
-		}
-		if !errors.Is(dialed, unix.ECONNREFUSED) {
-			return nil, fmt.Errorf("open broker socket %s: %w", path, dialed)
-		}
-		if err = os.Remove(path); err == nil {
-			l, err = net.ListenUnix("unixpacket", address)
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open broker socket: %w", err)
-	}
-	if err := os.Chmod(path, 0o666); err != nil {
-		_ = l.Close()
-		return nil, fmt.Errorf("open broker socket: %w", err)
-	}
-	return l, nil
-}
-
 // Close gives up a broker that will not Run.
 func (b *Broker) Close() {
-	_ = b.listener.Close()
-	_ = b.door.Close()
+	b.door.close()
 	_ = b.exits.Close()
 	_ = b.loop.epoll.Close()
 	b.times.end()
@@ -297,91 +274,28 @@ func (b *Broker) Run(ctx context.Context) error {
 		b.Close()
 	})
 	defer stop()
-	group.Go(func() error { return b.accept(ctx) })
+	group.Go(func() error { return b.door.accept(ctx, b.meet) })
 	group.Go(b.loop.run)
 	group.Go(func() error { return b.exits.run(ctx, b.exited) })
 	group.Go(func() error { return b.pinged(ctx) })
-	group.Go(func() error { return b.observe(ctx) })
+	group.Go(func() error { return b.traces.run(ctx) })
 	err := group.Wait()
-	b.mu.Lock()
-	for _, s := range b.sessions {
+	b.roll.mu.Lock()
+	for _, s := range b.roll.sessions {
 		s.hangUp() // Close would wait for a message that is being handled, which may need the mutex
 	}
-	b.mu.Unlock()
+	b.roll.mu.Unlock()
 	b.tasks.Wait()
 	for _, s := range b.loop.sessions {
 		b.leave(s)
 	}
-	b.mu.Lock()
-	for _, s := range b.sessions {
+	b.roll.mu.Lock()
+	for _, s := range b.roll.sessions {
 		s.close()
 		b.exits.drop(s)
 	}
-	b.mu.Unlock()
+	b.roll.mu.Unlock()
 	return err
-}
-
-// over reports whether Run ends.
-func (b *Broker) over() bool {
-	select {
-	case <-b.ended:
-		return true
-	default:
-		return false
-	}
-}
-
-// accept takes connections until ctx ends. A user who connects too often
-// costs only its identification.
-func (b *Broker) accept(ctx context.Context) error {
-	raw, err := b.door.SyscallConn()
-	if err != nil {
-		return fmt.Errorf("accept on broker socket: %w", err)
-	}
-	begun := b.clock.now() // with those who wait
-	for {
-		var fd uintptr
-		var errno syscall.Errno
-		err := raw.Read(func(l uintptr) bool {
-			fd, _, errno = unix.RawSyscall6(unix.SYS_ACCEPT4, l, 0, 0, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
-			if errno == unix.EAGAIN {
-				begun = 0
-				return false
-			}
-			return true
-		})
-		now := b.clock.now()
-		if begun == 0 {
-			begun = now
-		}
-		switch {
-		case ctx.Err() != nil:
-			if err == nil && errno == 0 {
-				_ = unix.Close(int(fd))
-			}
-			return nil
-		case err != nil:
-			return fmt.Errorf("accept on broker socket: %w", err)
-		case starving(errno):
-			// The client waits in the kernel's queue until a descriptor is
-			// free.
-			b.starve(fmt.Errorf("accept on broker socket: %w", errno))
-			select {
-			case <-ctx.Done():
-			case <-time.After(b.timing.poll):
-			}
-			continue
-		case errno == unix.ECONNABORTED || errno == unix.EINTR:
-			continue
-		case errno != 0:
-			return fmt.Errorf("accept on broker socket: %w", errno)
-		}
-		if now-begun > b.timing.behind {
-			begun = now
-			b.starve(errBehind)
-		}
-		b.meet(int(fd), now)
-	}
 }
 
 // meet begins to serve a connection.
@@ -390,7 +304,7 @@ func (b *Broker) meet(fd int, now time.Duration) {
 	switch {
 	case err != nil:
 		b.turnAway(fd, refuse(wire.CodeDenied, fmt.Errorf("identify the client: %w", err)))
-	case !b.calls(int(cred.Pid), now):
+	case !b.roll.calls(int(cred.Pid), now):
 		b.counters.count(0, int(wire.CodeLimit)) // and no answer, which would cost as much as all the rest
 	default:
 		b.tasks.Add(1)
@@ -413,19 +327,19 @@ func (b *Broker) pinged(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		b.mu.Lock()
+		b.roll.mu.Lock()
 		all = all[:0]
-		for _, s := range b.sessions {
+		for _, s := range b.roll.sessions {
 			all = append(all, s)
 		}
-		b.mu.Unlock()
+		b.roll.mu.Unlock()
 		now := b.clock.now()
 		if now-last > b.timing.stale { // it begins, or stood still: processes took it for dead
-			b.back.Store(int64(now))
+			b.doubt.back.Store(int64(now))
 		}
 		if last = now; now-swept > b.timing.flood {
 			swept = now
-			b.sweep(now)
+			b.roll.sweep(now)
 		}
 		for _, s := range all {
 			s.pinged(now)

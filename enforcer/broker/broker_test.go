@@ -395,9 +395,9 @@ func TestLimitsOfSessions(t *testing.T) {
 	c.gone()
 	first.close()
 	eventually(t, "there is room", func() bool { // after it is gone and forgotten
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return len(b.sessions) == 1
+		b.roll.mu.Lock()
+		defer b.roll.mu.Unlock()
+		return len(b.roll.sessions) == 1
 	})
 	dial(t, b, "c", 1)
 	fixture.Equal(t, b.requests("unknown", "limit"), 1, "requests: %+v", b.Stats().Requests)
@@ -571,7 +571,7 @@ func TestUnlistedMemoryIsOthers(t *testing.T) {
 }
 
 // TestRunEndsDuringAMessage ends the broker while it handles a message: it hangs up at once, and the rest of
-// that message, which needs the broker's mutex, keeps nothing from its end.
+// that message, which needs the roll's mutex, keeps nothing from its end.
 func TestRunEndsDuringAMessage(t *testing.T) {
 	handled, goOn := make(chan struct{}), make(chan struct{})
 	b, err := New(Options{Socket: socket(t), Policy: book{who: func(Facts, string) (string, error) {

@@ -237,8 +237,7 @@ func (s *session) takes(t *seat, us uint32) {
 	s.mu.Lock()
 	tenant := s.tenant
 	s.mu.Unlock()
-	now := s.b.clock.now()
-	if was := s.b.taken.Load(); !s.b.lately(time.Duration(was), now) && s.b.taken.CompareAndSwap(was, int64(now)) {
+	if s.b.taken.again(&s.b.common) {
 		s.b.log.Warn("a program gave itself longer time slices by a request to the driver: others have less of the GPU",
 			"pid", s.facts.PID, "uid", s.facts.UID, "tenant", tenant, "gpu", t.gpu.uuid, "us", us)
 	}

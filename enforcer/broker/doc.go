@@ -18,6 +18,12 @@
 // the driver no longer lists it, for at most 2 s. One lock covers the time of all GPUs (gpu.go),
 // because a gang is held back on all of its GPUs at the same moment.
 //
+// The parts of a Broker each own their fields, and lock them: the door accepts (door.go), the
+// identifier asks the kernel who came (identity.go), the roll counts sessions and refuses them
+// (roll.go), gpus has the governed GPUs (gpus.go), the timetable their time (gpu.go), traces shows what
+// processes note (trace.go), and doubt knows when nobody may be blamed (doubt.go). common is what
+// all of them read.
+//
 // STATS is the answer to the agent: the books, and what the enforcer adds. Every 100 ms the
 // broker shows each trace to Options.Observe.
 //
@@ -27,7 +33,7 @@
 //   - Messages are hints. The broker's clock bounds what is charged, and the sum of committed
 //     and reserved memory never exceeds a cap, unless it was adopted or the cap was lowered.
 //   - A process that floods, lies or does not read harms only its own turns and memory. The
-//     broker's parts are bounded for each process and user (limit.go).
+//     broker's parts are bounded for each process and user (roll.go).
 //   - A process that says nothing for a turn and its drain gets no further turn until it does.
 //   - A program that the broker could not serve for a reason of the broker's is excused.
 //

@@ -173,7 +173,7 @@ func (g *gpu) show(p *party) bool {
 		p.drains = true
 	}
 	turn := wire.Turn{Mode: wire.Mode(state.Mode), Turn: state.Turn, End: uint64(state.End), Share: g.share(p),
-		InFlight: uint32(g.b.inFlight(state).Microseconds()), Slice: uint32(state.Slice.Microseconds()),
+		InFlight: uint32(g.b.options.inFlight(state).Microseconds()), Slice: uint32(state.Slice.Microseconds()),
 		Pace: uint32(1000 * state.Pace)}
 	if state.Beside {
 		turn.Flags |= wire.Beside
@@ -196,11 +196,11 @@ func (g *gpu) show(p *party) bool {
 // little if others must not wait; otherwise enough for a program whose
 // processor is sometimes ahead of the GPU and sometimes behind. The hook keeps
 // it as small as the program's pace allows.
-func (b *Broker) inFlight(s schedule.State) time.Duration {
+func (o *Options) inFlight(s schedule.State) time.Duration {
 	if s.Urgent {
-		return b.options.InFlight
+		return o.InFlight
 	}
-	return b.options.Turn
+	return o.Turn
 }
 
 // show writes a seat's slot.

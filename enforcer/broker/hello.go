@@ -20,7 +20,7 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	var hello wire.Hello
 	hello.Decode(payload)
 	s.parent = span.ParseParent(hello.Caller())
-	if err := s.b.complete(s); err != nil {
+	if err := s.b.identity.complete(&s.facts, func() bool { return s.b.exits.lives(s) }); err != nil {
 		return refuse(wire.CodeDenied, err)
 	}
 	s.cuda, s.hook = hello.CUDA, printable(hello.Hook[:])
@@ -34,21 +34,21 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	if twice(hello.UUID[:hello.GPUs]) {
 		return refusedTwice
 	}
-	if r := s.b.mayHave(s); r != nil {
+	if r := s.b.roll.mayHave(s); r != nil {
 		return r
 	}
 	descriptor, err := s.page.open(s.id)
 	if err != nil {
-		return s.b.want(err)
+		return s.b.doubt.want(err)
 	}
 	defer func() { _ = unix.Close(descriptor) }()
-	s.b.mu.Lock() // a RESUME of another connection compares them
+	s.b.roll.mu.Lock() // a RESUME of another connection compares them
 	s.wished, s.token = wished, max(random(), 1)
-	s.b.mu.Unlock()
+	s.b.roll.mu.Unlock()
 	s.tenant, s.since = tenant, time.Now()
 	governed := s.sit(&hello, *policy)
 	if len(s.strange) > 0 {
-		s.b.strangers(s)
+		s.b.gpus.strangers(s)
 	}
 	if h.Type == wire.TypeResume {
 		s.resume(&hello)
@@ -70,13 +70,13 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	if s.b.policy.Load() != policy {
 		s.b.reload(s) // Reload may not have seen this session
 	}
-	s.b.greet(s)
+	s.b.absent.greet(s)
 	descriptors := []int{descriptor}
 	if hello.Leases == 1 && s.unread() == 0 { // no more than two are in flight
 		traced := hello.Trace == 1 && s.b.options.Observe != nil
 		leases, mapped, err := makeLeases(traced, hello.Crash == 1)
 		if err != nil {
-			return s.b.want(err)
+			return s.b.doubt.want(err)
 		}
 		s.leases, s.file = wire.Leases(mapped), os.NewFile(uintptr(leases), "leases")
 		if traced {
@@ -105,7 +105,7 @@ func twice(uuids [][16]byte) bool {
 func (s *session) sit(hello *wire.Hello, p Policy) (governed uint32) {
 	s.seats = make([]*seat, hello.GPUs)
 	for i, uuid := range hello.UUID[:hello.GPUs] {
-		g := s.b.gpu(uuid)
+		g := s.b.gpus.of(uuid)
 		if g == nil {
 			s.strange = append(s.strange, uuid)
 			if s.b.options.FailClosed {
@@ -124,77 +124,6 @@ func (s *session) sit(hello *wire.Hello, p Policy) (governed uint32) {
 		governed++
 	}
 	return governed
-}
-
-// gpu returns the GPU of that UUID, and begins to share it if necessary; nil:
-// it is not governed.
-func (b *Broker) gpu(uuid [16]byte) *gpu {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	g := b.gpus[uuid]
-	if g != nil || uuid == [16]byte{} || b.over() || len(b.gpus) >= b.timing.maxGPUs {
-		return g
-	}
-	name, known := b.name(uuid)
-	if !known {
-		return nil
-	}
-	g = b.times.add(name, uuid)
-	b.gpus[uuid] = g
-	return g
-}
-
-// name returns a UUID as NVML writes it, and whether the host has such a GPU or
-// MIG device: the UUID alone does not tell which it is.
-func (b *Broker) name(uuid [16]byte) (name string, known bool) {
-	is := b.options.Known
-	if mig := written("MIG", uuid); is != nil && is(mig) {
-		return mig, true
-	}
-	name = written("GPU", uuid)
-	return name, is == nil || is(name)
-}
-
-// giveUp drops MIG devices that counted as GPUs because no driver could
-// identify them yet, and what counted as a GPU until the host's were known.
-func (b *Broker) giveUp() {
-	for _, g := range b.shared() {
-		if name, known := b.name(g.bytes); !known || name != g.uuid {
-			b.mu.Lock()
-			delete(b.gpus, g.bytes)
-			b.mu.Unlock()
-		}
-	}
-}
-
-// misplaced reports whether a session has a GPU that is governed only now, or
-// was given up; the next session of its process has the right one.
-func (b *Broker) misplaced(s *session) bool {
-	if slices.ContainsFunc(s.strange, func(uuid [16]byte) bool { return b.gpu(uuid) != nil }) {
-		return true
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.ContainsFunc(s.seats, func(t *seat) bool { return t != nil && b.gpus[t.gpu.bytes] != t.gpu })
-}
-
-// strangers records that a session has ungoverned GPUs. It does not log each
-// one: a process can invent any number.
-func (b *Broker) strangers(s *session) {
-	b.counters.ungoverned.Add(1)
-	now := b.clock.now()
-	if was := b.met.Load(); b.lately(time.Duration(was), now) || !b.met.CompareAndSwap(was, int64(now)) {
-		return
-	}
-	names := make([]string, len(s.strange))
-	for i, uuid := range s.strange {
-		names[i] = written("GPU", uuid)
-	}
-	what := "no quota applies on GPUs that this host is not known to have: programs run there without limits"
-	if b.options.FailClosed {
-		what = "GPUs that this host is not known to have are closed: programs wait there, and get no memory"
-	}
-	b.log.Warn(what, "pid", s.facts.PID, "uid", s.facts.UID, "tenant", s.tenant, "gpus", names)
 }
 
 // resume books the memory that the process held in its earlier session. That
@@ -217,12 +146,12 @@ func (s *session) resume(hello *wire.Hello) {
 		if err := t.gpu.memory.Adopt(s.tenant, s.id, min(hello.Committed[i], mostBytes)); err != nil {
 			s.b.log.Warn("resumed memory not booked", "pid", s.facts.PID, "err", err)
 		}
-		bytes, _ := t.gpu.listed(s.facts.PID)
+		bytes, _ := s.b.options.listed(t.gpu.uuid, s.facts.PID)
 		t.gpu.memory.Listed(bytes, s.id)
 	}
 	s.mu.Unlock()
 	var gone, here []*session // whose memory is this session's now
-	s.b.mu.Lock()
+	s.b.roll.mu.Lock()
 	s.resumed, s.resumes = true, former{hello.Old, hello.Token}
 	supersede := func(o *session) {
 		s.inherit(o)
@@ -232,19 +161,19 @@ func (s *session) resume(hello *wire.Hello) {
 			here = append(here, o)
 		}
 	}
-	old := s.b.sessions[hello.Old]
+	old := s.b.roll.sessions[hello.Old]
 	if old != nil && old != s && old.token != 0 && old.token == hello.Token && old.facts.PID == s.facts.PID {
 		supersede(old)
 	}
 	if s.caller.sessions > 1 {
-		for _, o := range s.b.sessions {
+		for _, o := range s.b.roll.sessions {
 			if o != s && o.caller == s.caller && o.wished == s.wished && o.resumed && !o.moved && !o.exited &&
 				!o.welcomed.Load() {
 				supersede(o)
 			}
 		}
 	}
-	s.b.mu.Unlock()
+	s.b.roll.mu.Unlock()
 	for _, o := range gone {
 		s.b.release(o, 0)
 	}
@@ -256,12 +185,12 @@ func (s *session) resume(hello *wire.Hello) {
 // givenUp reports whether the process has already spoken in another session that resumed the same
 // former one.
 func (s *session) givenUp(hello *wire.Hello) bool {
-	s.b.mu.Lock()
-	defer s.b.mu.Unlock()
+	s.b.roll.mu.Lock()
+	defer s.b.roll.mu.Unlock()
 	if hello.Old == 0 || s.caller.sessions < 2 {
 		return false
 	}
-	for _, o := range s.b.sessions {
+	for _, o := range s.b.roll.sessions {
 		if o.caller == s.caller && o.resumed && o.resumes == (former{hello.Old, hello.Token}) && o.welcomed.Load() {
 			return true
 		}

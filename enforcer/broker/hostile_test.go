@@ -345,7 +345,7 @@ func TestRefusalsBlameTheRightOwner(t *testing.T) {
 		last := 0
 		fill := func(user int) (n int) {
 			for ; ; n++ {
-				if last++; b.enter(&session{b: b, facts: Facts{PID: last, UID: uint32(user)}}) != nil {
+				if last++; b.roll.enter(&session{b: b, facts: Facts{PID: last, UID: uint32(user)}}) != nil {
 					return n
 				}
 			}
@@ -357,9 +357,9 @@ func TestRefusalsBlameTheRightOwner(t *testing.T) {
 		if refused, excused := b.Refused(last); !refused || excused != want || b.Stats().Starved {
 			t.Errorf("beside %d it has %d sessions, is refused: %v, excused: %v", others, n, refused, excused)
 		}
-		b.mu.Lock()
-		clear(b.sessions) // they have no connections to end
-		b.mu.Unlock()
+		b.roll.mu.Lock()
+		clear(b.roll.sessions) // they have no connections to end
+		b.roll.mu.Unlock()
 	}
 }
 

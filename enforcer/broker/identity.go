@@ -13,30 +13,35 @@ import (
 	"gpusteward/internal/procs"
 )
 
+// An identifier asks the kernel who a process is.
+type identifier struct {
+	procfs string
+	pidfd  func(fd, pid int) (int, error) // of a socket's peer
+}
+
 // peer identifies the process that connected, from what the kernel recorded then
 // and from where the process is now.
-func (b *Broker) peer(s *session, fd int, cred *unix.Ucred) (err error) {
-	f := &s.facts
+func (i *identifier) peer(f *Facts, fd int, cred *unix.Ucred) (pidfd int, err error) {
 	f.PID, f.UID, f.GID = int(cred.Pid), cred.Uid, cred.Gid
 	if f.PID <= 0 {
-		return errors.New("the process is not in the broker's pid namespace or below it")
+		return -1, errors.New("the process is not in the broker's pid namespace or below it")
 	}
 	// For clients that waited at systemd's socket: newer kernels decide at
 	// connect.
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
-	s.pidfd, err = b.pidfd(fd, f.PID)
+	pidfd, err = i.pidfd(fd, f.PID)
 	if errors.Is(err, unix.ENOPROTOOPT) {
-		s.pidfd, err = b.openPidfd(*f)
+		pidfd, err = i.open(*f)
 	}
 	if err != nil {
-		return fmt.Errorf("identify process %d: %w", f.PID, err)
+		return pidfd, fmt.Errorf("identify process %d: %w", f.PID, err)
 	}
-	cgroup, err := os.ReadFile(filepath.Join(b.options.ProcFS, strconv.Itoa(f.PID), "cgroup"))
+	cgroup, err := os.ReadFile(filepath.Join(i.procfs, strconv.Itoa(f.PID), "cgroup"))
 	if err != nil {
-		return fmt.Errorf("read cgroup of %d: %w", f.PID, err)
+		return pidfd, fmt.Errorf("read cgroup of %d: %w", f.PID, err)
 	}
 	f.Cgroup = string(cgroup)
-	return nil
+	return pidfd, nil
 }
 
 // peerPidfd asks the socket for the client's pidfd, which Linux 6.5 knows.
@@ -44,16 +49,16 @@ func peerPidfd(fd, _ int) (int, error) {
 	return unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
 }
 
-// openPidfd opens the pidfd by number. The number may belong to another process
+// open opens the pidfd by number. The number may belong to another process
 // by now: that process would need the same user, and must have started between
 // two looks at the start time.
-func (b *Broker) openPidfd(f Facts) (int, error) {
-	before, err := b.started(f)
+func (i *identifier) open(f Facts) (int, error) {
+	before, err := i.started(f)
 	if err != nil {
 		return -1, err
 	}
 	return procs.Pidfd(f.PID, func() error {
-		after, err := b.started(f)
+		after, err := i.started(f)
 		if err == nil && after != before {
 			err = procs.ErrGone
 		}
@@ -63,8 +68,8 @@ func (b *Broker) openPidfd(f Facts) (int, error) {
 
 // started returns the start time of a process with f's number and user, in
 // ticks since boot.
-func (b *Broker) started(f Facts) (uint64, error) {
-	path := filepath.Join(b.options.ProcFS, strconv.Itoa(f.PID), "stat")
+func (i *identifier) started(f Facts) (uint64, error) {
+	path := filepath.Join(i.procfs, strconv.Itoa(f.PID), "stat")
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		return 0, err
@@ -72,7 +77,7 @@ func (b *Broker) started(f Facts) (uint64, error) {
 	if st.Uid != f.UID && st.Uid != 0 {
 		return 0, procs.ErrGone
 	}
-	stat, err := procs.AwaitStat(b.options.ProcFS, f.PID) // a connection is accepted apart from the loop
+	stat, err := procs.AwaitStat(i.procfs, f.PID) // a connection is accepted apart from the loop
 	return stat.Start, err
 }
 
@@ -122,14 +127,13 @@ func (f *Facts) read(procfs string, readlink func(procfs string, pid int, name s
 
 // complete reads the other facts. No other process has the number while the
 // pidfd says that the process lives, so that is checked last.
-func (b *Broker) complete(s *session) error {
-	f := &s.facts
-	dir := filepath.Join(b.options.ProcFS, strconv.Itoa(f.PID))
+func (i *identifier) complete(f *Facts, lives func() bool) error {
+	dir := filepath.Join(i.procfs, strconv.Itoa(f.PID))
 	f.Groups = groups(filepath.Join(dir, "status"))
-	if err := f.read(b.options.ProcFS, procs.AwaitLink); err != nil { // HELLO is served apart from the loop
+	if err := f.read(i.procfs, procs.AwaitLink); err != nil { // HELLO is served apart from the loop
 		return err
 	}
-	if !b.exits.lives(s) {
+	if !lives() {
 		return procs.ErrGone
 	}
 	return nil

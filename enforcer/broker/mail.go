@@ -36,6 +36,26 @@ func (c *line) close() {
 	})
 }
 
+// hangUp ends the connection, and with it the session. Messages in flight can
+// still be read.
+func (c *line) hangUp() {
+	c.hold(func(fd int) { _ = unix.Shutdown(fd, unix.SHUT_RDWR) })
+}
+
+// unread returns the size of the messages in flight, in bytes of the kernel's;
+// 0 once the process hung up.
+func (c *line) unread() (bytes int) {
+	c.hold(func(fd int) { bytes, _ = unix.IoctlGetInt(fd, unix.SIOCOUTQ) })
+	return bytes
+}
+
+// unheard returns the size of the messages that the broker has not read yet, in bytes: if they are
+// late, it is the broker that is.
+func (c *line) unheard() (bytes int) {
+	c.hold(func(fd int) { bytes, _ = unix.IoctlGetInt(fd, unix.SIOCINQ) })
+	return bytes
+}
+
 // A mail is room for one message and its answer. Thousands of silent sessions
 // cost no buffers: a message has one while it is handled.
 type mail struct {

@@ -156,14 +156,14 @@ func (t *seat) showMemory(tenant string) {
 
 // listed returns the bytes that the driver lists for a process, and when it was
 // asked; if that is unknown, all of the GPU's memory and the zero time.
-func (g *gpu) listed(pid int) (bytes uint64, at time.Time) {
-	if holds := g.b.options.Holds; holds != nil {
-		if bytes, at, _ := holds(g.uuid, pid); !at.IsZero() {
+func (o *Options) listed(uuid string, pid int) (bytes uint64, at time.Time) {
+	if o.Holds != nil {
+		if bytes, at, _ := o.Holds(uuid, pid); !at.IsZero() {
 			return bytes, at
 		}
 	}
-	if capacity := g.b.options.Capacity; capacity != nil {
-		return cmp.Or(capacity(g.uuid), mostBytes), at
+	if o.Capacity != nil {
+		return cmp.Or(o.Capacity(uuid), mostBytes), at
 	}
 	return mostBytes, at
 }
@@ -186,52 +186,6 @@ func (a *absence) note(bytes uint64, now, window time.Duration) {
 	}
 	a.least = min(a.least, bytes)
 	a.listings++
-}
-
-// weigh reports to the ledgers how much of the memory that living processes have booked the
-// driver does not list. It adds up by tenant: it does not matter which of a tenant's processes
-// booked the memory, nor for how long. The broker's reloads are locked.
-func (b *Broker) weigh() {
-	type process struct {
-		gpu *gpu
-		pid int
-	}
-	books := map[process]map[string]uint64{} // by tenant
-	for _, s := range b.begun() {
-		s.mu.Lock()
-		name, memory := s.tenant, s.memory && !s.away
-		s.mu.Unlock()
-		for _, t := range s.seats {
-			if t != nil && memory {
-				p := process{t.gpu, s.facts.PID}
-				if books[p] == nil {
-					books[p] = map[string]uint64{}
-				}
-				books[p][name] += t.gpu.memory.Session(s.id)
-			}
-		}
-	}
-	missing, at := map[*gpu]map[string]uint64{}, map[*gpu]time.Time{}
-	for p, all := range books {
-		listed, when := p.gpu.listed(p.pid)
-		if missing[p.gpu] == nil {
-			missing[p.gpu] = map[string]uint64{}
-		}
-		if when.IsZero() {
-			continue // it is not known
-		}
-		if when.After(at[p.gpu]) {
-			at[p.gpu] = when
-		}
-		for _, name := range slices.Sorted(maps.Keys(all)) {
-			has := min(all[name], listed)
-			listed -= has
-			missing[p.gpu][name] += all[name] - has
-		}
-	}
-	for _, g := range b.shared() {
-		g.weigh(missing[g], at[g])
-	}
 }
 
 // weigh takes what a listing of the driver lacks of each tenant's memory; a zero time: there
@@ -270,10 +224,10 @@ type needs struct {
 // compare compares the books of a session with the driver's listing, if the
 // process has no other session.
 func (t *seat) compare(last bool) {
-	bytes, at := t.gpu.listed(t.s.facts.PID)
+	bytes, at := t.s.b.options.listed(t.gpu.uuid, t.s.facts.PID)
 	books, n := t.gpu.memory.Session(t.s.id), &t.needs
-	t.s.b.mu.Lock()
-	defer t.s.b.mu.Unlock()
+	t.s.b.roll.mu.Lock()
+	defer t.s.b.roll.mu.Unlock()
 	if at.IsZero() || t.s.caller.sessions > 1 || last && n.sure { // the driver may list the next program at last
 		return
 	}
@@ -288,7 +242,7 @@ func (t *seat) compare(last bool) {
 }
 
 // inherit takes over what is known of the driver's needs for a process from its session before
-// this one. The broker's mutex is held.
+// this one. The roll's mutex is held.
 func (s *session) inherit(before *session) {
 	for _, t := range s.seats {
 		for _, was := range before.seats {
@@ -309,8 +263,8 @@ func (b *Broker) abandon(s *session) {
 			t.compare(true)
 		}
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.roll.mu.Lock()
+	defer b.roll.mu.Unlock()
 	s.left = time.Now()
 	b.parted.Store(int64(b.clock.now()))
 	time.AfterFunc(b.timing.release, func() {
@@ -322,20 +276,56 @@ func (b *Broker) abandon(s *session) {
 	})
 }
 
-// recountParted is recount, while a process that began another program may wait
-// for the memory of its last one.
-func (b *Broker) recountParted(now time.Duration) {
-	if at := time.Duration(b.parted.Load()); at == 0 || now-at > b.timing.release || !b.reloads.TryLock() {
-		return // or Refresh does it now
+// weigh reports to the ledgers how much of the memory that living processes have booked the
+// driver does not list. It adds up by tenant: it does not matter which of a tenant's processes
+// booked the memory, nor for how long. The broker's reloads are locked.
+func weigh(begun []*session, shared []*gpu) {
+	type process struct {
+		gpu *gpu
+		pid int
 	}
-	defer b.reloads.Unlock()
-	b.recount()
+	books := map[process]map[string]uint64{} // by tenant
+	for _, s := range begun {
+		s.mu.Lock()
+		name, memory := s.tenant, s.memory && !s.away
+		s.mu.Unlock()
+		for _, t := range s.seats {
+			if t != nil && memory {
+				p := process{t.gpu, s.facts.PID}
+				if books[p] == nil {
+					books[p] = map[string]uint64{}
+				}
+				books[p][name] += t.gpu.memory.Session(s.id)
+			}
+		}
+	}
+	missing, at := map[*gpu]map[string]uint64{}, map[*gpu]time.Time{}
+	for p, all := range books {
+		listed, when := p.gpu.b.options.listed(p.gpu.uuid, p.pid)
+		if missing[p.gpu] == nil {
+			missing[p.gpu] = map[string]uint64{}
+		}
+		if when.IsZero() {
+			continue // it is not known
+		}
+		if when.After(at[p.gpu]) {
+			at[p.gpu] = when
+		}
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			has := min(all[name], listed)
+			listed -= has
+			missing[p.gpu][name] += all[name] - has
+		}
+	}
+	for _, g := range shared {
+		g.weigh(missing[g], at[g])
+	}
 }
 
 // watch compares the books of all sessions that may have memory with the
 // driver's listing.
-func (b *Broker) watch() {
-	for _, s := range b.begun() {
+func watch(begun []*session) {
+	for _, s := range begun {
 		s.mu.Lock()
 		memory := s.memory && !s.away
 		s.mu.Unlock()
@@ -349,27 +339,28 @@ func (b *Broker) watch() {
 
 // recount books the memory of resumed sessions, and of sessions that left a
 // living process, as far as the driver lists it for the process now. Of several
-// sessions of a process the latest comes first.
-func (b *Broker) recount() {
+// sessions of a process the latest comes first. It returns the sessions that left and have no memory
+// any more.
+func (r *roll) recount() []*session {
 	type holder struct {
 		gpu *gpu
 		pid int
 	}
-	type place struct { // of a session, as it was under the broker's mutex
+	type place struct { // of a session, as it was under the mutex
 		id, needs uint64
 		left      time.Time
 	}
 	had := map[holder][]place{}
 	left := map[int]bool{} // by process
 	var gone []*session
-	b.mu.Lock()
-	for _, s := range b.sessions {
+	r.mu.Lock()
+	for _, s := range r.sessions {
 		if !s.left.IsZero() && !s.exited {
 			left[s.facts.PID] = true
 			gone = append(gone, s)
 		}
 	}
-	for _, s := range b.sessions {
+	for _, s := range r.sessions {
 		if state(s.state.Load()) < authenticated {
 			continue // it is taking its seats now; the next recount sees them
 		}
@@ -380,10 +371,10 @@ func (b *Broker) recount() {
 			}
 		}
 	}
-	b.mu.Unlock()
+	r.mu.Unlock()
 	for h, places := range had {
 		slices.SortFunc(places, func(x, y place) int { return cmp.Compare(y.id, x.id) })
-		bytes, at := h.gpu.listed(h.pid)
+		bytes, at := r.options.listed(h.gpu.uuid, h.pid)
 		needed, ids := uint64(0), []uint64(nil)
 		for _, p := range places {
 			switch {
@@ -395,9 +386,24 @@ func (b *Broker) recount() {
 		}
 		h.gpu.memory.Listed(bytes-min(bytes, needed), ids...)
 	}
-	for _, s := range gone {
-		if !slices.ContainsFunc(s.seats, func(t *seat) bool { return t != nil && t.gpu.memory.Session(s.id) > 0 }) {
-			b.release(s, 0)
-		}
+	return slices.DeleteFunc(gone, func(s *session) bool {
+		return slices.ContainsFunc(s.seats, func(t *seat) bool { return t != nil && t.gpu.memory.Session(s.id) > 0 })
+	})
+}
+
+// recount releases what nobody has any more. The broker's reloads are locked.
+func (b *Broker) recount() {
+	for _, s := range b.roll.recount() {
+		b.release(s, 0)
 	}
+}
+
+// recountParted is recount, while a process that began another program may wait
+// for the memory of its last one.
+func (b *Broker) recountParted(now time.Duration) {
+	if at := time.Duration(b.parted.Load()); at == 0 || now-at > b.timing.release || !b.reloads.TryLock() {
+		return // or Refresh does it now
+	}
+	defer b.reloads.Unlock()
+	b.recount()
 }

@@ -53,7 +53,7 @@ type seat struct {
 	slice time.Duration // of its contexts, as the process said it last; 0: the driver's default, as far as is known
 	own   atomic.Uint32 // time slice that the process gave itself, us, as its hook said it last; 0: none
 
-	needs needs // guarded by the broker's mutex
+	needs needs // guarded by the roll's mutex
 }
 
 // slice returns the time slice that is set in all of the tenant's processes; 0:

@@ -31,7 +31,7 @@ func TestTenThousand(t *testing.T) {
 	if sessions < want {
 		t.Logf("the limit of %d descriptors allows only %d sessions", limit.Max, sessions)
 	}
-	b := start(t, Options{}, func(b *Broker) { b.timing.stale, b.timing.perUser, b.whose = time.Hour, 1e9, newJob }) // and users
+	b := start(t, Options{}, func(b *Broker) { b.timing.stale, b.timing.perUser, b.roll.whose = time.Hour, 1e9, newJob }) // and users
 	before := resident(t)
 	for range 10 {
 		run(t, b, "a", sessions/10, 0)

@@ -303,10 +303,10 @@ func TestTracesAreShownInTurn(t *testing.T) {
 		}
 	}, Owner: newJob}, func(b *Broker) {
 		jump = b.clockThatJumps()
-		b.whose = func(Facts) string { return fmt.Sprint((jobs.Add(1) + 1) / 3) }
+		b.roll.whose = func(Facts) string { return fmt.Sprint((jobs.Add(1) + 1) / 3) }
 	})
-	b.looks.Lock() // nobody else looks
-	defer b.looks.Unlock()
+	b.traces.mu.Lock() // nobody else looks
+	defer b.traces.mu.Unlock()
 	h := hello("a", 1)
 	h.Leases, h.Trace = 1, 1
 	for range 1 + 3*users {
@@ -316,7 +316,7 @@ func TestTracesAreShownInTurn(t *testing.T) {
 	}
 	for i := range looks {
 		before := b.clock.now()
-		b.show()
+		b.traces.show()
 		fixture.AtMost(t, b.clock.now()-before, roundTime+2*cost, "a round takes")
 		if jump(observeInterval); i == users {
 			seen[first] = 0
@@ -343,7 +343,7 @@ func TestLastLooksComeOneByOne(t *testing.T) {
 			looks.Add(-1)
 		}
 	}, Owner: newJob}))(t), hello("a", 1)
-	b.whose = func(Facts) string { return fmt.Sprint(random() % 2) }
+	b.roll.whose = func(Facts) string { return fmt.Sprint(random() % 2) }
 	end := fixture.Running(t, b.Run)
 	h.Leases, h.Trace = 1, 1
 	for i := range 8 {
@@ -369,7 +369,7 @@ func TestHolesOfATraceCostNothing(t *testing.T) {
 	h.Leases, h.Trace, h.Crash = 1, 1, 1
 	c := connect(t, b.options.Socket)
 	c.hello(wire.TypeHello, h)
-	one := b.begun()[0]
+	one := b.roll.begun()[0]
 	one.trace.mu.Lock()
 	own := fixture.Value(unix.Dup(int(one.file.Fd())))(t)
 	one.trace.mu.Unlock()
@@ -482,9 +482,9 @@ func TestHangUpAfterTheDriverWasAsked(t *testing.T) {
 		held := int64(b.tenant("a").MemoryUsed)
 		c.close()
 		eventually(t, "the session is abandoned", func() bool {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			s := b.sessions[c.session]
+			b.roll.mu.Lock()
+			defer b.roll.mu.Unlock()
+			s := b.roll.sessions[c.session]
 			return s != nil && !s.left.IsZero()
 		})
 		dial(t, b, "a", 1) // otherwise the tenant has no books
@@ -589,13 +589,13 @@ func TestChild(t *testing.T) {
 
 // TestOldKernel identifies clients without SO_PEERPIDFD.
 func TestOldKernel(t *testing.T) {
-	b := start(t, Options{}, func(b *Broker) { b.pidfd = func(int, int) (int, error) { return -1, unix.ENOPROTOOPT } })
+	b := start(t, Options{}, func(b *Broker) { b.identity.pidfd = func(int, int) (int, error) { return -1, unix.ENOPROTOOPT } })
 	run(t, b, "a", 1, 70).kill()
 	eventually(t, "its memory is free", func() bool { return b.tenant("a").MemoryUsed == 0 })
 
 	proc := t.TempDir()
 	other := start(t, Options{ProcFS: proc}, func(b *Broker) {
-		b.pidfd = func(int, int) (int, error) { return -1, unix.ENOPROTOOPT }
+		b.identity.pidfd = func(int, int) (int, error) { return -1, unix.ENOPROTOOPT }
 	})
 	c := connect(t, other.options.Socket)
 	c.refused(wire.CodeDenied) // there is no process of that number

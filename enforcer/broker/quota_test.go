@@ -256,10 +256,10 @@ func TestTenantsThatComeAndGo(t *testing.T) {
 	}
 	eventually(t, "nobody is left", func() bool {
 		b.Refresh()
-		return len(b.begun()) == 0 && len(b.Stats().Tenants) == 1
+		return len(b.roll.begun()) == 0 && len(b.Stats().Tenants) == 1
 	})
 	fixture.Equal(t, b.tenant("stays").Tenant, "stays", "a tenant that may come back")
-	g := b.shared()[0]
+	g := b.gpus.list()[0]
 	fixture.If(t, len(g.past) != 1 || len(g.parties) != 0 || len(g.kept) != 0,
 		"the GPU knows %d tenants and %d that left, and memory is kept for %d", len(g.parties), len(g.past), len(g.kept))
 	for i := range 300 {

@@ -39,17 +39,18 @@ func (b *Broker) Refresh() {
 	b.reloads.Lock()
 	defer b.reloads.Unlock()
 	p := *b.policy.Load()
-	b.giveUp()
-	for _, s := range b.begun() {
+	b.gpus.giveUp()
+	for _, s := range b.roll.begun() {
 		s.reconsider(p)
-		if b.misplaced(s) {
+		if b.gpus.misplaced(s) {
 			s.hangUp()
 		}
 	}
-	b.watch()
+	watch(b.roll.begun())
 	b.recount()
-	b.weigh()
-	for _, g := range b.shared() {
+	shared := b.gpus.list()
+	weigh(b.roll.begun(), shared)
+	for _, g := range shared {
 		g.refresh(p)
 		g.keep(p)
 	}
@@ -66,30 +67,6 @@ func (b *Broker) reload(s *session) {
 			t.gpu.refresh(p)
 		}
 	}
-}
-
-// begun returns the sessions with a page.
-func (b *Broker) begun() []*session {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	all := make([]*session, 0, len(b.sessions))
-	for _, s := range b.sessions {
-		if at := state(s.state.Load()); at >= authenticated && at < closing {
-			all = append(all, s)
-		}
-	}
-	return all
-}
-
-// shared returns the GPUs that sessions have asked for.
-func (b *Broker) shared() []*gpu {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	all := make([]*gpu, 0, len(b.gpus))
-	for _, g := range b.gpus {
-		all = append(all, g)
-	}
-	return all
 }
 
 // reconsider assigns a session to its tenant by a policy. The broker's reloads

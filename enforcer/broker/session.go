@@ -37,7 +37,7 @@ var stateNames = [states]string{"connecting", "observing", "authenticated", "act
 type session struct {
 	b     *Broker
 	id    uint64
-	token uint64 // 0 until WELCOME; written with the broker's mutex
+	token uint64 // 0 until WELCOME; written with the roll's mutex
 	line
 	facts   Facts
 	pidfd   int // see exits
@@ -59,7 +59,7 @@ type session struct {
 	fault   error         // why it ends
 	seats   []*seat       // by the session's number of the GPU; nil: not governed
 	strange [][16]byte    // the GPUs that are not
-	wished  string        // written with the broker's mutex
+	wished  string        // written with the roll's mutex
 	hook    string
 	since   time.Time
 	denied  bool // the policy refuses its wish; guarded by the broker's reloads
@@ -70,12 +70,12 @@ type session struct {
 	absent  atomic.Bool   // its process is suspended
 	// it has spoken since WELCOME: its process got that
 	welcomed atomic.Bool
-	exited   bool      // guarded by the broker's mutex
-	gone     bool      // guarded by the broker's mutex
-	resumed  bool      // with memory that it says it had; guarded by the broker's mutex
-	resumes  former    // guarded by the broker's mutex
-	moved    bool      // another session has its memory; guarded by the broker's mutex
-	left     time.Time // when it went and its process did not; guarded by the broker's mutex
+	exited   bool      // guarded by the roll's mutex
+	gone     bool      // guarded by the roll's mutex
+	resumed  bool      // with memory that it says it had; guarded by the roll's mutex
+	resumes  former    // guarded by the roll's mutex
+	moved    bool      // another session has its memory; guarded by the roll's mutex
+	left     time.Time // when it went and its process did not; guarded by the roll's mutex
 
 	mu     sync.Mutex // guards the fields below, and their agreement with the ledgers
 	tenant string
@@ -114,22 +114,15 @@ func (b *Broker) lose(s *session, err error) {
 	b.leave(s)
 }
 
-// turnAway sends the reason that a connection gets no session.
-func (b *Broker) turnAway(fd int, r *refusal) {
-	b.counters.count(0, int(r.code))
-	m := mails.Get().(*mail)
-	_ = send(fd, m.refuse(wire.Header{}, r))
-	mails.Put(m)
-}
-
 // admit identifies the process of a connection and counts it, or returns why not.
 func (b *Broker) admit(s *session, cred *unix.Ucred) *refusal {
 	now := b.clock.now()
 	s.heard.Store(int64(now))
 	s.due.Store(int64(now + b.timing.hello))
-	err := b.peer(s, s.fd, cred)
+	var err error
+	s.pidfd, err = b.identity.peer(&s.facts, s.fd, cred)
 	if err == nil {
-		if r := b.enter(s); r != nil {
+		if r := b.roll.enter(s); r != nil {
 			b.exits.drop(s)
 			return r
 		}
@@ -137,9 +130,9 @@ func (b *Broker) admit(s *session, cred *unix.Ucred) *refusal {
 			err = b.loop.begin(s)
 		}
 		if err != nil {
-			b.mu.Lock()
-			b.uncount(s)
-			b.mu.Unlock()
+			b.roll.mu.Lock()
+			b.roll.uncount(s)
+			b.roll.mu.Unlock()
 		}
 	}
 	if err == nil {
@@ -147,7 +140,7 @@ func (b *Broker) admit(s *session, cred *unix.Ucred) *refusal {
 	}
 	b.exits.drop(s)
 	if starving(err) {
-		b.starve(err)
+		b.doubt.starve(err)
 	}
 	return refuse(wire.CodeDenied, err)
 }
@@ -184,11 +177,11 @@ func (b *Broker) leave(s *session) {
 		_ = unix.Munmap(s.leases)
 		_ = s.file.Close()
 	}
-	b.mu.Lock()
-	delete(b.silent, s)
+	b.roll.mu.Lock()
+	delete(b.roll.silent, s)
 	s.gone = true
 	exited, moved := s.exited, s.moved
-	b.mu.Unlock()
+	b.roll.mu.Unlock()
 	switch {
 	case !memory:
 		b.forget(s)
@@ -204,48 +197,28 @@ func (b *Broker) leave(s *session) {
 // forget ends a session for good, once it has no unread message in flight.
 func (b *Broker) forget(s *session) {
 	b.exits.drop(s)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.sessions[s.id] == s && s.unread() > 0 {
+	b.roll.mu.Lock()
+	defer b.roll.mu.Unlock()
+	if b.roll.sessions[s.id] == s && s.unread() > 0 {
 		s.state.Store(int32(unread))
 		return
 	}
 	s.close()
-	b.uncount(s)
-}
-
-// hangUp ends the connection, and with it the session. Messages in flight can
-// still be read.
-func (s *session) hangUp() {
-	s.hold(func(fd int) { _ = unix.Shutdown(fd, unix.SHUT_RDWR) })
-}
-
-// unread returns the size of the messages in flight, in bytes of the kernel's;
-// 0 once the process hung up.
-func (s *session) unread() (bytes int) {
-	s.hold(func(fd int) { bytes, _ = unix.IoctlGetInt(fd, unix.SIOCOUTQ) })
-	return bytes
-}
-
-// unheard returns the size of the messages that the broker has not read yet, in bytes: if they are
-// late, it is the broker that is.
-func (s *session) unheard() (bytes int) {
-	s.hold(func(fd int) { bytes, _ = unix.IoctlGetInt(fd, unix.SIOCINQ) })
-	return bytes
+	b.roll.uncount(s)
 }
 
 // exited ends the session of a process that has ended, even if a child still
 // has the connection. Its memory is known to be a dead one's from now on.
 func (b *Broker) exited(id uint64) {
-	b.mu.Lock()
-	s := b.sessions[id]
+	b.roll.mu.Lock()
+	s := b.roll.sessions[id]
 	if s == nil {
-		b.mu.Unlock()
+		b.roll.mu.Unlock()
 		return
 	}
 	s.exited = true
 	gone := s.gone
-	b.mu.Unlock()
+	b.roll.mu.Unlock()
 	b.exits.drop(s)
 	if state(s.state.Load()) >= authenticated { // otherwise it is taking its seats now, and has nothing
 		for _, t := range s.seats {
@@ -325,11 +298,11 @@ func (s *session) silence(quiet bool) {
 	s.mu.Lock()
 	memory := s.memory
 	s.mu.Unlock()
-	s.b.mu.Lock()
-	if delete(s.b.silent, s); quiet && !memory && !s.gone {
-		s.b.silent[s] = struct{}{}
+	s.b.roll.mu.Lock()
+	if delete(s.b.roll.silent, s); quiet && !memory && !s.gone {
+		s.b.roll.silent[s] = struct{}{}
 	}
-	s.b.mu.Unlock()
+	s.b.roll.mu.Unlock()
 	for _, t := range s.seats {
 		if t != nil {
 			t.gpu.do(func() { t.gpu.quiet(t, quiet) })

@@ -85,7 +85,7 @@ func (h *histogram) read() wire.Durations {
 // each session, and looks at each GPU once.
 func (b *Broker) Stats() wire.Stats {
 	all := wire.Stats{Sessions: map[string]int{}, Admission: b.counters.admission.read(), Requests: b.counters.read()}
-	all.Starved = b.starves(b.clock.now())
+	all.Starved = b.doubt.starves(b.clock.now())
 	all.Faults = map[string]uint64{
 		"slow": b.counters.slow.Load(), "flood": b.counters.floods.Load(),
 		"slowed": b.counters.slowed.Load(), "starved": b.counters.starved.Load(),
@@ -95,8 +95,8 @@ func (b *Broker) Stats() wire.Stats {
 		all.Sessions[name] = 0
 	}
 	hooks := map[string]wire.HookStats{}
-	b.mu.Lock()
-	for _, s := range b.sessions {
+	b.roll.mu.Lock()
+	for _, s := range b.roll.sessions {
 		at := state(s.state.Load())
 		all.Sessions[stateNames[at]]++
 		if at >= authenticated && at < closing {
@@ -105,8 +105,8 @@ func (b *Broker) Stats() wire.Stats {
 				Unknown: max(h.Unknown, s.unknown.Load())}
 		}
 	}
-	b.mu.Unlock()
-	gpus := b.shared()
+	b.roll.mu.Unlock()
+	gpus := b.gpus.list()
 	all.Hooks = versions(hooks)
 	slices.SortFunc(gpus, func(x, y *gpu) int { return cmp.Compare(x.uuid, y.uuid) })
 	b.times.do(func() { b.times.scheduler.Look(b.times.now) })
@@ -216,7 +216,7 @@ func (s *session) stats(fd int, m *mail, h wire.Header, _ []byte) *refusal {
 	}
 	file, err := memfd("gpusteward-stats")
 	if err != nil {
-		return s.b.want(err)
+		return s.b.doubt.want(err)
 	}
 	out := os.NewFile(uintptr(file), "gpusteward-stats")
 	defer func() { _ = out.Close() }()
@@ -242,7 +242,7 @@ func (s *session) stats(fd int, m *mail, h wire.Header, _ []byte) *refusal {
 func (s *session) hand(fd int, t wire.Type, frame []byte, descriptors ...int) *refusal {
 	err := sendWith(fd, frame, descriptors...)
 	if starving(err) {
-		return s.b.want(err)
+		return s.b.doubt.want(err)
 	}
 	s.b.counters.count(t, ok)
 	s.fault = err

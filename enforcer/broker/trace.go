@@ -38,16 +38,17 @@ func (t *trace) close(s *session) {
 	there := t.m.There()
 	t.mu.Unlock()
 	if there {
+		looks := &s.b.traces
 		s.user.last.Lock()
 		defer s.user.last.Unlock()
-		for s.b.looks.Lock(); !s.b.over() && s.user.settles(s.b) >= lookTime; s.b.looks.Lock() {
-			s.b.looks.Unlock()
+		for looks.mu.Lock(); !s.b.over() && looks.settle(s.user) >= lookTime; looks.mu.Lock() {
+			looks.mu.Unlock()
 			select {
 			case <-s.b.ended:
 			case <-time.After(lookTime):
 			}
 		}
-		defer s.b.looks.Unlock()
+		defer looks.mu.Unlock()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,9 +78,26 @@ type Traced struct {
 // observeInterval is how often traces are read.
 const observeInterval = 100 * time.Millisecond
 
-// observe shows all traces until ctx ends.
-func (b *Broker) observe(ctx context.Context) error {
-	if b.options.Observe == nil {
+// A process can make a look at its trace take 0.1 s, and others must not miss theirs, nor the enforcer wait for it. So
+// looks take a quarter of the time in the long run, of which each user who has sessions has an equal part.
+const (
+	lookTime  = 20 * time.Millisecond // that a user may take at once, beyond which he waits until it is his part,
+	roundTime = observeInterval / 2   // and all of them, beyond which the rest comes first the next time
+)
+
+// traces are looked at by one goroutine at a time.
+type traces struct {
+	*common
+	roll *roll
+
+	mu      sync.Mutex
+	looked  uint64 // the number of looks at a trace, and
+	sharers int    // the users who share the time for them
+}
+
+// run shows all traces until ctx ends.
+func (t *traces) run(ctx context.Context) error {
+	if t.options.Observe == nil {
 		return nil
 	}
 	tick := time.NewTicker(observeInterval)
@@ -89,63 +107,58 @@ func (b *Broker) observe(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			b.ShowTraces()
+			t.look()
 		}
 	}
 }
-
-// A process can make a look at its trace take 0.1 s, and others must not miss theirs, nor the enforcer wait for it. So
-// looks take a quarter of the time in the long run, of which each user who has sessions has an equal part.
-const (
-	lookTime  = 20 * time.Millisecond // that a user may take at once, beyond which he waits until it is his part,
-	roundTime = observeInterval / 2   // and all of them, beyond which the rest comes first the next time
-)
 
 // ShowTraces shows all traces as they are now. Otherwise what a process has noted is seen within observeInterval, or
 // later on a busy host. Of users whose traces take long to look at, it shows only some, in turn.
-func (b *Broker) ShowTraces() {
-	b.looks.Lock()
-	defer b.looks.Unlock()
-	b.show()
+func (b *Broker) ShowTraces() { b.traces.look() }
+
+func (t *traces) look() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.show()
 }
 
-// show is ShowTraces for who holds the mutex of looks.
-func (b *Broker) show() {
+// show is look for who holds the mutex.
+func (t *traces) show() {
 	of := map[*user][]*session{}
-	for _, s := range b.begun() {
+	for _, s := range t.roll.begun() {
 		of[s.user] = append(of[s.user], s)
 	}
-	b.mu.Lock()
-	b.sharers = 0
-	for _, u := range b.users {
+	t.roll.mu.Lock()
+	t.sharers = 0
+	for _, u := range t.roll.users {
 		if u.sessions > 0 {
-			b.sharers++
+			t.sharers++
 		}
 	}
-	b.mu.Unlock()
-	began := b.clock.now()
+	t.roll.mu.Unlock()
+	began := t.clock.now()
 	for u := range of {
-		u.settles(b)
+		t.settle(u)
 	}
 	for _, u := range slices.SortedFunc(maps.Keys(of), func(a, b *user) int {
 		return cmp.Or(cmp.Compare(a.owes, b.owes), cmp.Compare(a.looked, b.looked))
 	}) {
 		all := of[u]
 		slices.SortFunc(all, func(a, b *session) int { return cmp.Compare(a.looked, b.looked) })
-		for at := b.clock.now(); len(all) > 0 && u.owes < lookTime && at-began < roundTime; all = all[1:] {
-			b.looked++
-			u.looked, all[0].looked = b.looked, b.looked
+		for at := t.clock.now(); len(all) > 0 && u.owes < lookTime && at-began < roundTime; all = all[1:] {
+			t.looked++
+			u.looked, all[0].looked = t.looked, t.looked
 			all[0].trace.show(all[0])
-			now := b.clock.now()
+			now := t.clock.now()
 			u.owes, at = u.owes+now-at, now
 		}
 	}
 }
 
-// settles returns what the user owes now. The mutex of looks is locked.
-func (u *user) settles(b *Broker) time.Duration {
-	now := b.clock.now()
-	u.owes, u.settled = max(0, u.owes-(now-u.settled)/4/time.Duration(max(1, b.sharers))), now
+// settle returns what a user owes now. The mutex is locked.
+func (t *traces) settle(u *user) time.Duration {
+	now := t.clock.now()
+	u.owes, u.settled = max(0, u.owes-(now-u.settled)/4/time.Duration(max(1, t.sharers))), now
 	return u.owes
 }
 
@@ -160,7 +173,7 @@ func (t *trace) show(s *session) {
 
 // Time has a process note in its trace how long a launch took on the GPU, about as often as that; 0: never.
 func (b *Broker) Time(pid int, every time.Duration) {
-	for _, s := range b.begun() {
+	for _, s := range b.roll.begun() {
 		if s.facts.PID == pid {
 			s.page.setTimed(every)
 		}

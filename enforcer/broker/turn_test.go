@@ -341,7 +341,7 @@ func TestStale(t *testing.T) {
 func TestAbsent(t *testing.T) {
 	t.Parallel()
 	b, c, d := contended(t, endless)
-	for _, s := range b.begun() {
+	for _, s := range b.roll.begun() {
 		if s.tenant == "a" {
 			s.setAbsent(true)
 		}
