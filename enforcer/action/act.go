@@ -1,11 +1,25 @@
 // Package action carries out the escalation's decisions: it pauses processes,
 // resumes them, and ends them.
 //
-// Init, the enforcer and its ancestors are never touched. Pauses are written down
-// before they happen. When the enforcer ends, paused workloads continue, and the
-// next enforcer pauses them again. A workload that is its tenant's only one is
-// paused by the broker, which gives it no turns; others by their cgroup or by
-// signals.
+// An Actor acts on a ProcessGroup, the processes of a workload as the audit saw
+// them. A pause has ways, tried in the operator's order: the broker gives the
+// hooked processes no turns, the freezer stops cgroups that are the workload's
+// alone (freeze.go), or SIGSTOP stops each process. A termination is SIGTERM, a
+// grace, and SIGKILL (terminate.go). Nothing waits: Continue, once a second,
+// goes on with what takes time.
+//
+// Invariants:
+//
+//   - A signal goes through a pidfd, after a look at the start time: a process
+//     that got the PID since is missed, never hit.
+//   - Init, the enforcer and its ancestors are never touched.
+//   - Pauses are written down before they happen. What cannot be written down is
+//     not done.
+//   - A pause that fails for one process is undone for all.
+//   - When the enforcer ends, paused workloads continue, and the next enforcer
+//     pauses them again.
+//
+// Begin with Actor in this file, and Pause in pause.go.
 package action
 
 import (

@@ -4,13 +4,24 @@
 // An audit looks for processes on a GPU without a session, for memory and SM
 // time that the driver counts beyond the books, and for tenants beyond a limit.
 // The driver's samples are whole percents of a sixth of a second, read every 5
-// s, so time is judged over at least 10 s. Processes without a session that end
-// before the audit is sure of them are judged together, by the time of their
-// workload. QoS counts the windows in which a tenant wanted what it is
-// guaranteed, and those in which it did not get it; idle tenants and those that
-// the escalation holds miss nothing.
+// s, so time is judged over at least 10 s (window.go). Processes without a
+// session that end before the audit is sure of them are judged together, by the
+// time of their workload (workload.go). QoS counts the windows in which a tenant
+// wanted what it is guaranteed, and those in which it did not get it; idle
+// tenants and those that the escalation holds miss nothing (qos.go).
 //
-// A fact that cannot be known is neither a violation nor clean.
+// What the enforcer itself holds back is passed in as Holds, each with its
+// cause, and excuses what the cause explains (hold.go).
+//
+// Invariants:
+//
+//   - A fact that cannot be known is neither a violation nor clean.
+//   - A process gets time to connect, and to connect again, before it counts as
+//     unhooked.
+//   - What the driver may wrongly count for a process because others run beside
+//     it is no violation.
+//
+// Begin with Books in books.go, which is the input, and Look in this file.
 package audit
 
 import (

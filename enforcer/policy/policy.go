@@ -1,11 +1,30 @@
 // Package policy assigns processes to tenants, and quotas to tenants: the
 // operator's table, checked, and quick to ask.
 //
-// The most specific selector wins. A tie is found when the table is checked,
-// because the overlap of two patterns can be computed (glob.go). Weights follow
-// from the quotas, guarantees first and the rest by priority, so that a tenant
-// that is guaranteed a part of a full GPU gets it beside any neighbours
-// (weight.go). Realtime goes first, idle last.
+//	Table --Check, New--> Policy;  facts, wish -> tenant;  tenant, GPU -> quota, weight, steps
+//
+// A tenant has selectors: users, groups, workloads, executables and so on. The
+// most specific selector that fits a process wins. A tie is found when the table
+// is checked, because the overlap of two patterns can be computed (glob.go). A
+// process may ask for a tenant by name; that only chooses among those that the
+// kernel's facts allow. An index by the most important kind of a selector keeps
+// the question cheap with thousands of entries (index.go).
+//
+// Weights follow from the quotas, guarantees first and the rest by priority, so
+// that a tenant that is guaranteed a part of a full GPU gets it beside any
+// neighbours (weight.go). Realtime goes first, idle last. Overrides have other
+// terms for some GPUs (override.go).
+//
+// Invariants:
+//
+//   - A Policy is immutable. Another table makes another one.
+//   - In a table that passed Check no two tenants select a process equally well,
+//     and no name of a GPU guarantees more than a whole one. An index and a UUID
+//     of the same GPU can, which is logged once the GPU is known.
+//   - A user or group that the host does not know selects nothing.
+//   - The default tenant has no guarantee, and the enforcer never acts on it.
+//
+// Begin with Table in table.go, and Tenant and own in policy.go.
 package policy
 
 import (

@@ -1,6 +1,24 @@
 // Package config reads the configuration file, the files of tenants and the
 // scenarios of simulated hosts. It is the only package that reads YAML, and it
 // hands each subsystem its own part.
+//
+//	text -> decodeStrict -> Config -> validate -> Reads, Table, Options of subsystems
+//
+// Each section is a type with the keys as tags, its defaults and its validate
+// (config.go, enforcer.go, health.go). The terms of a quota have no fields: they
+// come from the rows of package quota (terms.go). Tenants also come from the
+// files of directories that others write (tenantfiles.go). A File and
+// TenantFiles are read again while the agent runs.
+//
+// Invariants:
+//
+//   - An unknown or repeated key is an error. Each error names the file, the line
+//     and the key, and says what to write (strict.go).
+//   - A bad file never replaces a good one.
+//   - A tenant file that others could have written is refused, and sizes are bounded.
+//   - Keys of older files are still read, or say what replaced them.
+//
+// Begin with Config and load in this file, and decodeStrict in strict.go.
 package config
 
 import (

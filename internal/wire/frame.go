@@ -1,7 +1,27 @@
-// Package wire is the native protocol between the hook and the broker: frames
-// of at most 4096 bytes over a Unix SOCK_SEQPACKET, and the quota page by which
-// the broker tells a process what it may do. hook/src/base/wire.h is the same in C,
-// and a test compares the two. No function allocates, or keeps its arguments.
+// Package wire is the native protocol between the hook and the broker, and the
+// statistics that the broker gives to the agent.
+//
+//	frames      requests and answers of at most 4096 bytes over a Unix
+//	            SOCK_SEQPACKET socket (message.go, codec.go)
+//	quota page  what a process may launch; the broker writes it, the process
+//	            maps it read-only (page.go)
+//	leases      memory that a process may take without asking; both sides
+//	            change its words (lease.go)
+//	trace       a ring of launches, waits and collectives that the process
+//	            writes and the broker reads (trace.go), and behind it what
+//	            explains a crash (crash.go)
+//	STATS       the books, a JSON document in a memfd (stats.go)
+//
+// hook/src/base/wire.h is the same in C, and a test compares the two.
+//
+// Invariants:
+//
+//   - A peer with another major version is refused. A minor version only adds
+//     what the other side may ignore.
+//   - No function of frames allocates, or keeps its arguments.
+//   - What the process can write is a hint: readers get bounded garbage at worst.
+//
+// Begin with the types of frames in this file, and Page in page.go.
 package wire
 
 import (
