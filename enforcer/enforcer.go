@@ -95,7 +95,7 @@ type Enforcer struct {
 	// Run's goroutine owns the fields below.
 	identities identityCache
 	audit      audit.Audit
-	beside     besideAudit
+	gemini     audit.GeminiAudit
 	qos        audit.QoS
 	response   response
 	swap       *swap.Swapper
@@ -136,7 +136,7 @@ func New(o Options) (*Enforcer, error) {
 func (e *Enforcer) wire() {
 	o := &e.Options
 	e.stats.Store(&wire.EnforcerStats{})
-	e.audit.Tick, e.beside.audit.Tick, e.qos.Tick = o.Tick, o.Tick, o.Tick
+	e.audit.Tick, e.gemini.Audit.Tick, e.qos.Tick = o.Tick, o.Tick, o.Tick
 	e.identities = identityCache{procfs: cmp.Or(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}
 	e.terms = inForce{refresh: func() { e.broker.Refresh() }, held: map[audit.Subject]bool{}, pacer: pacer{},
 		sampled: map[place]*float64{}}
@@ -330,7 +330,7 @@ func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
 	}
 	if e.Gemini != nil {
 		s.Gemini = e.Gemini()
-		e.beside.look(b, s.Gemini)
+		e.gemini.Look(b, s.Gemini)
 	}
 	s.Jobs, s.Hangs = e.observers.look(b, e.heldBack())
 	s.Stragglers, s.Unread = e.observers.jobs.Stragglers(), e.observers.jobs.Unread()

@@ -29,7 +29,7 @@ type observers struct {
 	crashes    crash.Recorder
 	profiles   profile.Recorder
 	kernels    profile.Totals
-	neighbours neighbours
+	neighbours audit.Neighbours
 }
 
 // open prepares the observers, before there is a broker.
@@ -53,7 +53,7 @@ func (o *observers) observe(t broker.Traced) {
 // look returns what the traces of hooked processes tell, and NCCL about
 // others, under the names of their workloads.
 func (o *observers) look(b audit.Books, holds audit.Holds) ([]wire.JobStats, []wire.HangStats) {
-	o.neighbours.look(b)
+	o.neighbours.Look(b)
 	o.jobs.Held = func(tenant, workload string) bool {
 		return holds.Of(audit.Subject{Tenant: tenant, Workload: workload}).Has(audit.Standing)
 	}
@@ -168,6 +168,6 @@ func (o *observers) evidence(uuid string, pid int) (known jobs.Evidence) {
 	if o.Evidence != nil {
 		known = o.Evidence(uuid)
 	}
-	known.Neighbours = o.neighbours.others(uuid, pid)
+	known.Neighbours = o.neighbours.Others(uuid, pid)
 	return known
 }

@@ -820,3 +820,75 @@ func TestEvidenceIsBounded(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// TestOthersUseTheGPU compares the part of a GPU's time that the neighbours of a process use, by the driver's samples.
+// Two of the three are of one workload, and one of no known workload.
+func TestOthersUseTheGPU(t *testing.T) {
+	t.Parallel()
+	const minePID, idlePID, busyPID = 1, 2, 3
+	var g Neighbours
+	at := time.Unix(1e9, 0)
+	uses := func(mine, idle, busy float64, sampled time.Time) Books {
+		var b Books
+		for i, sm := range []float64{mine, idle, busy} {
+			p := collectors.DeviceProcess{UUID: "GPU-0", SM: sm, Sampled: sampled}
+			p.Process.PID = i + 1
+			if p.Process.PID != idlePID {
+				p.Process.Workload = &host.Workload{Key: "user:1000"}
+			}
+			b.DeviceProcesses = append(b.DeviceProcesses, p)
+		}
+		b.DeviceProcesses = append(b.DeviceProcesses, collectors.DeviceProcess{UUID: "GPU-0", SM: mine, Sampled: sampled,
+			Kind: collectors.KindServer, Process: host.Process{PID: 9}})
+		return b
+	}
+	g.Look(uses(10, 0, 3, at))
+	g.Look(uses(12, 0, 5, at.Add(5*time.Second)))
+	for pid, want := range map[int]float64{minePID: 0.4, busyPID: 0.4, idlePID: 0.8} {
+		fixture.Near(t, g.Others("GPU-0", pid), want, 1e-9, "beside process %d the others use", pid)
+	}
+	g.Look(uses(12, 0, 5, at.Add(5*time.Second))) // no new samples
+	fixture.Equal(t, g.Others("GPU-0", minePID), 0.4, "between two samples the others use")
+	fixture.Equal(t, g.Others("GPU-1", minePID), 0, "others use … of another GPU")
+	var unknown Neighbours
+	unknown.Look(uses(0, 0, 0, time.Time{}))
+	fixture.Equal(t, unknown.Others("GPU-0", minePID), 1, "without samples the others may use all")
+}
+
+// Two programs run under Gemini's hook. One of them launches all that it is given (22 s of the GPU's time, of which 1.3
+// s are charged). A third process has no tenant.
+func TestClaimsUnderGeminisHookAreCompared(t *testing.T) {
+	t.Parallel()
+	for name, gpu := range map[string]string{"a table that is named after the GPU": "GPU-a", "another": ""} {
+		t.Run(name, func(t *testing.T) {
+			var a GeminiAudit
+			start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+			process := func(pid int, gpu string, at time.Time, sm float64) collectors.DeviceProcess {
+				return collectors.DeviceProcess{UUID: gpu,
+					Process: host.Process{PID: pid, Start: 1, Began: start, Workload: &host.Workload{Key: "unit:w"}},
+					Kind:    "compute", Known: true, Memory: 20 << 30, SM: sm, Sampled: at, At: at}
+			}
+			var last []wire.GeminiStats
+			for s := range 31 {
+				now, passed := start.Add(time.Duration(s)*time.Second), float64(s)
+				last = []wire.GeminiStats{{Listen: "127.0.0.1:50052", GPU: gpu,
+					Processes: map[int]string{10: "gemini:liar", 11: "gemini:honest"}, Tenants: []wire.GeminiTenant{
+						{TenantStats: wire.TenantStats{Tenant: "gemini:liar", ChargedSeconds: 1.3 / 30 * passed}},
+						{TenantStats: wire.TenantStats{Tenant: "gemini:honest", ChargedSeconds: 0.2 * passed}},
+						{TenantStats: wire.TenantStats{Tenant: "gemini:absent"}},
+					}}}
+				a.Look(Books{Now: now, DeviceProcesses: []collectors.DeviceProcess{
+					process(10, "GPU-a", now, 22./30*passed), process(11, "GPU-a", now, 0.2*passed),
+					process(12, "GPU-b", now, passed)}}, last)
+			}
+			for i, want := range []float64{(22 - 1.3) / 30, 0} {
+				n := last[0].Tenants[i]
+				fixture.If(t, n.Charge == nil || math.Abs(*n.Charge-want) > 0.02 || n.GPU != "GPU-a",
+					"%+v: %v, want a drift of %.2f", n, n.Charge, want)
+			}
+			if n := last[0].Tenants[2]; n.Charge != nil {
+				t.Errorf("of who is not there: %v", *n.Charge)
+			}
+		})
+	}
+}

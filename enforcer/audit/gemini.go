@@ -1,29 +1,28 @@
-package enforcer
+package audit
 
 import (
 	"maps"
 	"slices"
 
 	"gpusteward/collectors"
-	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/policy"
 	"gpusteward/internal/wire"
 )
 
-// A besideAudit compares the charges of programs under Gemini's hook with the
+// A GeminiAudit compares the charges of programs under Gemini's hook with the
 // driver's samples of them, as the audit does for tenants: some of these hooks
 // launch without a turn. The escalation does nothing about them. Its zero value
 // is ready; one goroutine may use it.
-type besideAudit struct {
-	audit audit.Audit
+type GeminiAudit struct {
+	Audit Audit
 	gpus  map[string]string // UUID by address, of servers whose tables do not say it
 }
 
-// look adds the results of an audit to the servers' statistics. Processes that
+// Look adds the results of an audit to the servers' statistics. Processes that
 // a server does not know, because they are behind a pod manager or in another
 // network namespace, are not compared.
-func (a *besideAudit) look(b audit.Books, servers []wire.GeminiStats) {
-	own := audit.Books{Now: b.Now, DeviceProcesses: b.DeviceProcesses, Silent: b.Silent,
+func (a *GeminiAudit) Look(b Books, servers []wire.GeminiStats) {
+	own := Books{Now: b.Now, DeviceProcesses: b.DeviceProcesses, Silent: b.Silent,
 		Tenant: func(collectors.DeviceProcess) (string, bool) { return policy.DefaultTenant, false },
 		Quota:  func(string, string) policy.Quota { return policy.Quota{} }}
 	for i := range servers {
@@ -32,7 +31,7 @@ func (a *besideAudit) look(b audit.Books, servers []wire.GeminiStats) {
 		own.GPUs = append(own.GPUs, wire.GPUStats{GPU: s.GPU})
 		for pid, tenant := range s.Processes {
 			own.Sessions = append(own.Sessions,
-				audit.Session{PID: pid, Tenant: tenant, GPUs: []audit.SessionGPU{{UUID: s.GPU}}})
+				Session{PID: pid, Tenant: tenant, GPUs: []SessionGPU{{UUID: s.GPU}}})
 		}
 		for j := range s.Tenants {
 			t := &s.Tenants[j]
@@ -40,22 +39,22 @@ func (a *besideAudit) look(b audit.Books, servers []wire.GeminiStats) {
 			own.Tenants, own.Names = append(own.Tenants, t.TenantStats), append(own.Names, t.Tenant)
 		}
 	}
-	drift := map[place]*float64{}
-	for _, q := range a.audit.Look(own).Quotas {
-		drift[place{q.Tenant, q.GPU}] = q.Charge
+	drift := map[qosKey]*float64{}
+	for _, q := range a.Audit.Look(own).Quotas {
+		drift[qosKey{q.Tenant, q.GPU}] = q.Charge
 	}
 	for _, s := range servers {
 		known := slices.Collect(maps.Values(s.Processes))
 		for j := range s.Tenants {
 			if t := &s.Tenants[j]; slices.Contains(known, t.Tenant) {
-				t.Charge = drift[place{t.Tenant, t.GPU}]
+				t.Charge = drift[qosKey{t.Tenant, t.GPU}]
 			}
 		}
 	}
 }
 
 // place finds the GPU of a server by the GPU of its processes, for good.
-func (a *besideAudit) place(s *wire.GeminiStats, deviceProcesses []collectors.DeviceProcess) {
+func (a *GeminiAudit) place(s *wire.GeminiStats, deviceProcesses []collectors.DeviceProcess) {
 	if s.GPU != "" {
 		return
 	}

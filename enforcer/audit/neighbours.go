@@ -1,15 +1,14 @@
-package enforcer
+package audit
 
 import (
 	"sync"
 	"time"
 
 	"gpusteward/collectors"
-	"gpusteward/enforcer/audit"
 )
 
-// neighbours know which part of each GPU's time each process uses.
-type neighbours struct {
+// Neighbours know which part of each GPU's time each process uses. Any goroutine may use them.
+type Neighbours struct {
 	mu  sync.Mutex
 	all map[userOfGPU]useOfGPU
 }
@@ -25,8 +24,8 @@ type useOfGPU struct {
 	part    float64   // of the time between the last two samples
 }
 
-// look takes what the driver's samples say by now.
-func (g *neighbours) look(b audit.Books) {
+// Look takes what the driver's samples say by now.
+func (g *Neighbours) Look(b Books) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	all := map[userOfGPU]useOfGPU{}
@@ -56,9 +55,9 @@ func (g *neighbours) look(b audit.Books) {
 	g.all = all
 }
 
-// others returns the part of a GPU's time that other processes use, of the same
+// Others returns the part of a GPU's time that other processes use, of the same
 // workload or not: two notebooks of one user slow each other as well.
-func (g *neighbours) others(uuid string, pid int) (part float64) {
+func (g *Neighbours) Others(uuid string, pid int) (part float64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for name, u := range g.all {
