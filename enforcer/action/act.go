@@ -71,7 +71,7 @@ type Actor struct {
 	Keep     func([]Paused) error // saves the record of pauses, before each pause; nil: it is not saved
 
 	paused map[audit.Subject]*Paused
-	dying  []*dying
+	dying  deaths
 	look   func(procfs string, pid int) (procs.Stat, error) // nil: procs.ReadStat
 	waited time.Duration                                    // for late looks, since Continue
 }

@@ -12,7 +12,9 @@ import (
 	"gpusteward/internal/procs"
 )
 
-// groupsOf opens the cgroups of the targets that exist; the caller closes them.
+func (a *Actor) freezer() freezer { return freezer{a.ProcFS, a.CgroupFS} }
+
+// cgroupsOf opens the cgroups of the targets that exist; the caller closes them.
 // The error says why they cannot be frozen.
 func (a *Actor) cgroupsOf(c ProcessGroup, targets []Target, v1 bool) (cgroups []*cgroup, err error) {
 	defer func() {
@@ -30,7 +32,7 @@ func (a *Actor) cgroupsOf(c ProcessGroup, targets []Target, v1 bool) (cgroups []
 		} else if fd < 0 {
 			return nil, fmt.Errorf("process %d: %s", t.PID, out.Detail)
 		}
-		path, err := a.groupOf(t.PID, v1)
+		path, err := a.freezer().groupOf(t.PID, v1)
 		over := procs.Ended(fd)
 		_ = unix.Close(fd)
 		if over {
@@ -41,7 +43,7 @@ func (a *Actor) cgroupsOf(c ProcessGroup, targets []Target, v1 bool) (cgroups []
 		paths[path] = append(paths[path], t.PID)
 	}
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
-		g, err := a.freezable(path, v1)
+		g, err := a.freezer().freezable(path, v1)
 		if err != nil && gone(err) {
 			continue
 		} else if err != nil {
@@ -132,7 +134,7 @@ func (a *Actor) freezeAll(c ProcessGroup, cgroups []*cgroup) (result, detail str
 		}
 	}
 	p.Frozen = slices.DeleteFunc(p.Frozen, func(f Frozen) bool {
-		g, err := a.reopen(f)
+		g, err := a.freezer().reopen(f)
 		if err == nil {
 			g.close()
 		}
@@ -149,7 +151,7 @@ func (a *Actor) freezeAll(c ProcessGroup, cgroups []*cgroup) (result, detail str
 // failed.
 func (a *Actor) unfreeze(p *Paused) {
 	p.Frozen = slices.DeleteFunc(p.Frozen, func(f Frozen) bool {
-		err := a.thaw(f)
+		err := a.freezer().thaw(f)
 		p.Undo = p.Undo || err != nil
 		return err == nil
 	})
@@ -165,7 +167,7 @@ func (a *Actor) frozenWith(c ProcessGroup, spared map[int]string) []Target {
 		return all
 	}
 	for _, f := range p.Frozen {
-		g, err := a.reopen(f)
+		g, err := a.freezer().reopen(f)
 		if err != nil {
 			continue // gone, with everything in it
 		}

@@ -40,20 +40,23 @@ type cgroup struct {
 // errStrange means that the cgroup does not belong to the workload alone.
 var errStrange = errors.New("the cgroup is not the workload's alone")
 
+// A freezer finds cgroups in the kernel's hierarchies, by /proc and /sys/fs/cgroup.
+type freezer struct{ procfs, cgroupfs string }
+
 // hierarchy returns the mount point of a hierarchy with a freezer.
-func (a *Actor) hierarchy(v1 bool) string {
+func (f freezer) hierarchy(v1 bool) string {
 	if v1 {
-		return filepath.Join(a.CgroupFS, "freezer")
+		return filepath.Join(f.cgroupfs, "freezer")
 	}
-	if _, err := os.Stat(filepath.Join(a.CgroupFS, "cgroup.controllers")); err != nil {
-		return filepath.Join(a.CgroupFS, "unified") // both versions are mounted
+	if _, err := os.Stat(filepath.Join(f.cgroupfs, "cgroup.controllers")); err != nil {
+		return filepath.Join(f.cgroupfs, "unified") // both versions are mounted
 	}
-	return a.CgroupFS
+	return f.cgroupfs
 }
 
 // groupOf returns the path of a process's cgroup in a hierarchy with a freezer.
-func (a *Actor) groupOf(pid int, v1 bool) (string, error) {
-	text, err := os.ReadFile(filepath.Join(a.ProcFS, strconv.Itoa(pid), "cgroup"))
+func (f freezer) groupOf(pid int, v1 bool) (string, error) {
+	text, err := os.ReadFile(filepath.Join(f.procfs, strconv.Itoa(pid), "cgroup"))
 	if err != nil {
 		return "", err
 	}
@@ -70,8 +73,8 @@ func (a *Actor) groupOf(pid int, v1 bool) (string, error) {
 
 // freezable opens a cgroup if its place in the hierarchy allows freezing it;
 // alone judges its processes. fs.ErrNotExist means that it is gone.
-func (a *Actor) freezable(path string, v1 bool) (*cgroup, error) {
-	own, err := a.groupOf(os.Getpid(), v1)
+func (f freezer) freezable(path string, v1 bool) (*cgroup, error) {
+	own, err := f.groupOf(os.Getpid(), v1)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("find the enforcer's own cgroup: %w", err)
@@ -84,13 +87,13 @@ func (a *Actor) freezable(path string, v1 bool) (*cgroup, error) {
 	case strings.HasPrefix(own+"/", path+"/"):
 		return nil, fmt.Errorf("%w: the enforcer is in it", errStrange)
 	}
-	g, err := a.openGroup(path, v1)
+	g, err := f.openGroup(path, v1)
 	if err != nil {
 		return nil, err
 	}
 	if _, err = g.asked(); err != nil {
 		g.close()
-		if again, left := a.reopen(g.Frozen); left == nil { // the file is missing, not the cgroup
+		if again, left := f.reopen(g.Frozen); left == nil { // the file is missing, not the cgroup
 			again.close()
 			return nil, errors.New("the cgroup has no freezer")
 		}
@@ -100,8 +103,8 @@ func (a *Actor) freezable(path string, v1 bool) (*cgroup, error) {
 }
 
 // openGroup opens a cgroup, which the caller closes.
-func (a *Actor) openGroup(path string, v1 bool) (*cgroup, error) {
-	root, err := os.OpenRoot(filepath.Join(a.hierarchy(v1), path))
+func (f freezer) openGroup(path string, v1 bool) (*cgroup, error) {
+	root, err := os.OpenRoot(filepath.Join(f.hierarchy(v1), path))
 	if err != nil {
 		return nil, fmt.Errorf("open cgroup: %w", err)
 	}
@@ -215,27 +218,27 @@ func (g *cgroup) frozen() (bool, error) {
 
 // reopen opens a cgroup that we froze; fs.ErrNotExist means that it is gone,
 // even if another one has its path.
-func (a *Actor) reopen(f Frozen) (*cgroup, error) {
-	g, err := a.openGroup(f.Path, f.V1)
+func (f freezer) reopen(was Frozen) (*cgroup, error) {
+	g, err := f.openGroup(was.Path, was.V1)
 	if err != nil {
 		return nil, err
 	}
-	if g.ID != f.ID {
+	if g.ID != was.ID {
 		g.close()
-		return nil, fmt.Errorf("open cgroup %s: it is another: %w", f.Path, fs.ErrNotExist)
+		return nil, fmt.Errorf("open cgroup %s: it is another: %w", was.Path, fs.ErrNotExist)
 	}
 	return g, nil
 }
 
 // thaw thaws a cgroup that we froze. A cgroup that is gone is no error.
-func (a *Actor) thaw(f Frozen) error {
-	g, err := a.reopen(f)
+func (f freezer) thaw(was Frozen) error {
+	g, err := f.reopen(was)
 	if err == nil {
 		err = g.set(false)
 		g.close()
 	}
 	if err != nil && !gone(err) {
-		return fmt.Errorf("thaw cgroup %s: %w", f.Path, err)
+		return fmt.Errorf("thaw cgroup %s: %w", was.Path, err)
 	}
 	return nil
 }

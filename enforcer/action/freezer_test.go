@@ -28,7 +28,7 @@ func realGroup(t *testing.T, a *Actor, v1 bool) (dir, path string) {
 		}
 		return r
 	}, t.Name()))
-	dir = filepath.Join(a.hierarchy(v1), path)
+	dir = filepath.Join(a.freezer().hierarchy(v1), path)
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Skip("NOT TESTED: cgroups cannot be made here:", err)
 	}
@@ -200,7 +200,7 @@ func TestStrangerComesInBetween(t *testing.T) {
 			}
 			return nil
 		}
-		g := fixture.Value(a.openGroup(path, v1))(t)
+		g := fixture.Value(a.freezer().openGroup(path, v1))(t)
 		defer g.close()
 		stopped := func() {
 			t.Helper()
@@ -243,7 +243,7 @@ func TestVanishedGroup(t *testing.T) {
 		}
 		// Another cgroup has the path now, and somebody else froze it.
 		fixture.Must(t, os.Mkdir(dir, 0o755))
-		g := fixture.Value(a.openGroup(path, v1))(t)
+		g := fixture.Value(a.freezer().openGroup(path, v1))(t)
 		defer g.close()
 		fixture.Must(t, g.set(true))
 		a.Keep = nil

@@ -147,20 +147,11 @@ func (a *Actor) Resume(c ProcessGroup) (result, detail string) {
 	return escalation.Done, fmt.Sprintf("thawed %d cgroups, continued %d processes", frozen, stopped)
 }
 
-// undo tries again to resume the subjects that should run.
-func (a *Actor) undo() {
-	for _, p := range a.paused {
-		if p.Undo {
-			a.resume(p)
-		}
-	}
-}
-
 // resume undoes as much of a pause as it can, and returns the rest. A process
 // that we stopped is continued, even if it belongs to another subject now.
 func (a *Actor) resume(p *Paused) (failed []string) {
 	p.Frozen = slices.DeleteFunc(p.Frozen, func(f Frozen) bool {
-		err := a.thaw(f)
+		err := a.freezer().thaw(f)
 		if err != nil {
 			failed = append(failed, err.Error())
 		}
@@ -252,18 +243,19 @@ func (a *Actor) stop(c ProcessGroup, targets []Target) (result, detail string) {
 	for i, o := range open {
 		all = append(all, send(fds[i], unix.SIGSTOP, o))
 	}
-	return a.stopped(p, all)
+	result, detail = p.stopped(all)
+	a.release(p)
+	return result, detail
 }
 
 // stopped concludes a stop with known outcomes.
-func (a *Actor) stopped(p *Paused, all []Outcome) (result, detail string) {
+func (p *Paused) stopped(all []Outcome) (result, detail string) {
 	done, _, failed := tally(all)
 	drop := map[Target]bool{}
 	for _, o := range all {
 		drop[o.Target] = o.Result != escalation.Done
 	}
 	p.Stopped = slices.DeleteFunc(p.Stopped, func(t Target) bool { return drop[t] })
-	a.release(p)
 	switch {
 	case failed > 0:
 		result = escalation.Failed
@@ -284,7 +276,7 @@ func (a *Actor) Still(s audit.Subject) (bool, error) {
 		return false, nil
 	}
 	for _, f := range p.Frozen {
-		g, err := a.reopen(f)
+		g, err := a.freezer().reopen(f)
 		if err == nil {
 			still, readErr := g.frozen()
 			g.close()

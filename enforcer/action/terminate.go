@@ -31,6 +31,8 @@ type dying struct {
 	killed   bool
 }
 
+type deaths []*dying
+
 // An Ending is the result of a termination, once all processes of the subject
 // are accounted for.
 type Ending struct {
@@ -90,7 +92,11 @@ func (a *Actor) Terminate(now time.Time, c ProcessGroup, grace time.Duration) (r
 // those of time.Now.
 func (a *Actor) Continue(now time.Time) []Ending {
 	a.waited = 0
-	a.undo()
+	for _, p := range a.paused {
+		if p.Undo {
+			a.resume(p)
+		}
+	}
 	var over []*dying
 	for _, d := range a.dying {
 		switch {
@@ -109,16 +115,16 @@ func (a *Actor) Continue(now time.Time) []Ending {
 				over = append(over, d)
 			}
 		default:
-			d.Result, d.Detail = escalation.Failed, a.stuck(d.Target)
+			s, err := a.status(d.PID)
+			d.Result, d.Detail = escalation.Failed, d.stuck(s, err)
 			over = append(over, d)
 		}
 	}
-	return a.bury(over)
+	return a.dying.bury(over)
 }
 
 // stuck returns why a killed process still exists.
-func (a *Actor) stuck(t Target) string {
-	s, err := a.status(t.PID)
+func (t Target) stuck(s procs.Stat, err error) string {
 	switch {
 	case err != nil || s.Start != t.Start:
 		return fmt.Sprintf("SIGKILL did not end it in %v", killWait)
@@ -131,7 +137,7 @@ func (a *Actor) stuck(t Target) string {
 
 // bury removes the processes whose results are known once no other process of
 // their subject is dying. Until then it keeps them without a descriptor.
-func (a *Actor) bury(over []*dying) []Ending {
+func (all *deaths) bury(over []*dying) []Ending {
 	for _, d := range over {
 		_ = unix.Close(d.fd)
 		d.fd = -1
@@ -140,11 +146,11 @@ func (a *Actor) bury(over []*dying) []Ending {
 	for _, d := range over {
 		waits := func(o *dying) bool { return o.subject == d.subject && o.fd >= 0 }
 		told := func(e Ending) bool { return e.Subject == d.subject }
-		if slices.ContainsFunc(a.dying, waits) || slices.ContainsFunc(endings, told) {
+		if slices.ContainsFunc(*all, waits) || slices.ContainsFunc(endings, told) {
 			continue
 		}
 		e := Ending{Subject: d.subject, Result: escalation.Done}
-		a.dying = slices.DeleteFunc(a.dying, func(o *dying) bool {
+		*all = slices.DeleteFunc(*all, func(o *dying) bool {
 			if o.subject != d.subject {
 				return false
 			}
