@@ -149,7 +149,7 @@ truth:
 
 # The enforcer with 100 simulated tenants, for HOURS hours.
 day:
-	@go test -tags long -count=1 -timeout 24h -run '^TestDay$$' -v ./enforcer -args -day.hours=$(HOURS)
+	@go test -tags long -count=1 -timeout 24h -run '^TestDay$$' -v ./enforcer/response -args -day.hours=$(HOURS)
 
 bench:
 	@go test -run '^$$' -bench . -benchtime $(BENCHTIME) -benchmem ./exporter ./health ./enforcer/schedule

@@ -14,7 +14,6 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
-	"gpusteward/enforcer/action"
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/backend"
 	"gpusteward/enforcer/broker"
@@ -23,16 +22,14 @@ import (
 	"gpusteward/enforcer/jobs"
 	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/profile"
+	"gpusteward/enforcer/response"
 	"gpusteward/enforcer/suspend"
 	"gpusteward/enforcer/swap"
 	"gpusteward/internal/wire"
 )
 
-// Periods at a tick of a second.
-const (
-	excuse = time.Minute     // after a hardware fault, workloads on the GPU are not judged
-	settle = 5 * time.Second // see suspend.Mover.Settle
-)
+// settle is the time, at a tick of a second, that suspend.Mover.Settle is.
+const settle = 5 * time.Second
 
 // Options configure an Enforcer. The functions must not wait, and may be called
 // concurrently.
@@ -87,17 +84,17 @@ type Enforcer struct {
 	lock      *host.Lock
 	policy    chan *policy.Policy // for Run to apply
 	stats     atomic.Pointer[wire.EnforcerStats]
-	terms     inForce
+	terms     *response.Terms
 	capacity  capacity
 	observers observers
-	demands   demands
+	demands   *backend.Demands
 
 	// Run's goroutine owns the fields below.
-	identities identityCache
+	identities policy.Identities
 	audit      audit.Audit
 	gemini     audit.GeminiAudit
 	qos        audit.QoS
-	response   response
+	response   *response.Response
 	swap       *swap.Swapper
 	crowds     string // the tenant that had most of the sessions at the last look; empty: none had
 }
@@ -114,7 +111,7 @@ func New(o Options) (*Enforcer, error) {
 	e := &Enforcer{Options: o, lock: held, policy: make(chan *policy.Policy, 1),
 		log: cmp.Or(o.Broker.Logger, slog.New(slog.DiscardHandler))}
 	e.wire()
-	o.Broker.Policy, o.Broker.Owner, o.Broker.Enforcer = &e.terms, policy.Owner, e.stats.Load
+	o.Broker.Policy, o.Broker.Owner, o.Broker.Enforcer = e.terms, policy.Owner, e.stats.Load
 	o.Broker.Capacity, o.Broker.Observe = e.capacity.of, e.observers.observe
 	e.swap.Serve(&o.Broker)
 	if e.broker, err = broker.New(o.Broker); err != nil {
@@ -127,7 +124,7 @@ func New(o Options) (*Enforcer, error) {
 	}
 	e.observers.broker, e.swap.Broker = e.broker, e.broker
 	e.observers.crashes.Open()
-	e.response.restore()
+	e.response.Restore()
 	e.swap.Remember() // before the first session
 	return e, nil
 }
@@ -137,38 +134,34 @@ func (e *Enforcer) wire() {
 	o := &e.Options
 	e.stats.Store(&wire.EnforcerStats{})
 	e.audit.Tick, e.gemini.Audit.Tick, e.qos.Tick = o.Tick, o.Tick, o.Tick
-	e.identities = identityCache{procfs: cmp.Or(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}
-	e.terms = inForce{refresh: func() { e.broker.Refresh() }, held: map[audit.Subject]bool{}, pacer: pacer{},
-		sampled: map[place]*float64{}}
-	e.terms.Store(&terms{Policy: o.Policy, rates: o.Host.Rates, simulated: o.Simulated})
+	procfs := cmp.Or(o.Broker.ProcFS, "/proc")
+	e.identities = policy.Identities{ProcFS: procfs, Simulated: o.Simulated}
+	e.terms = response.NewTerms(o.Policy, o.Host.Rates, o.Simulated, func() { e.broker.Refresh() })
 	e.capacity = capacity{memory: o.Host.Memory, given: given{}}
 	e.capacity.Store(&map[string]uint64{})
 	e.observers = observers{Options: o, log: e.log}
-	e.observers.open(e.identities.procfs)
-	e.demands = demands{backends: o.Backends, log: e.log, unheld: map[place]bool{}}
+	e.observers.open(procfs)
+	e.demands = backend.NewDemands(o.Backends, e.log)
 
-	r := &e.response
-	*r = response{Options: o, log: e.log, terms: &e.terms, members: map[audit.Subject]string{},
-		notice: func(text string, pids ...int) { e.broker.Notice(text, pids...) },
-		actor:  action.Actor{ProcFS: e.identities.procfs, CgroupFS: cmp.Or(o.CgroupFS, "/sys/fs/cgroup"), Keep: r.keep},
-		state:  stateFile{StateFile: host.StateFile{Path: o.StateFile}, log: e.log},
-		groups: groups{terms: &e.terms, process: o.Host.Process, procfs: e.identities.procfs}}
-	r.escalation.Tick = o.Tick
+	r := response.New(response.Options{Tick: o.Tick, Log: e.log, Terms: e.terms, ProcFS: procfs,
+		CgroupFS: cmp.Or(o.CgroupFS, "/sys/fs/cgroup"), StateFile: o.StateFile, Spans: o.Broker.Spans, Process: o.Host.Process,
+		Hardware: o.Hardware, Record: o.Record,
+		Notice: func(text string, pids ...int) { e.broker.Notice(text, pids...) }})
 	call := o.Driver
 	if call == nil {
 		call = suspend.Helper(filepath.Join(o.Dir, "driver.lock"))
 	}
-	e.swap = swap.New(swap.Options{Tick: o.Tick, Log: e.log, ProcFS: e.identities.procfs, Simulated: o.Simulated,
-		Mover: suspend.Mover{Call: call, Spans: o.Broker.Spans, Alive: r.actor.Alive, Settle: o.Tick.Of(settle),
+	e.swap = swap.New(swap.Options{Tick: o.Tick, Log: e.log, ProcFS: procfs, Simulated: o.Simulated,
+		Mover: suspend.Mover{Call: call, Spans: o.Broker.Spans, Alive: r.Actor.Alive, Settle: o.Tick.Of(settle),
 			Guard: &suspend.Guards{},
-			Room:  suspend.Host{ProcFS: r.actor.ProcFS, CgroupFS: r.actor.CgroupFS, MemInfo: o.MemInfo}.Room},
-		Save: r.keepSuspended, Returning: o.Returning, Tell: o.Tell,
-		Policy: func() *policy.Policy { return e.terms.Load().Policy }, Memory: o.Host.Memory, Process: o.Host.Process,
-		Jobs: &e.observers.jobs, Stopped: r.stopped, Release: r.release, Reserve: func(b audit.Books) {
+			Room:  suspend.Host{ProcFS: r.Actor.ProcFS, CgroupFS: r.Actor.CgroupFS, MemInfo: o.MemInfo}.Room},
+		Save: r.Save, Returning: o.Returning, Tell: o.Tell,
+		Policy: e.terms.Policy, Memory: o.Host.Memory, Process: o.Host.Process,
+		Jobs: &e.observers.jobs, Stopped: r.Stopped, Release: r.Release, Reserve: func(b audit.Books) {
 			e.measure(b)
 			e.broker.Refresh()
 		}})
-	r.swap = e.swap
+	e.response, r.Swap = r, e.swap
 }
 
 // Close gives up an enforcer that will not Run.
@@ -205,9 +198,8 @@ func (e *Enforcer) Profile(ctx context.Context, uid uint32, pid int, workload st
 	return e.observers.profile(ctx, uid, pid, workload, d, spans)
 }
 
-// TenantOf returns the one tenant of all of a user's processes on GPUs; false
-// if there is none, or several.
-func (e *Enforcer) TenantOf(uid int) (string, bool) { return e.demands.tenantOf(uid) }
+// TenantOf returns the one tenant of a user: see backend.Demands.
+func (e *Enforcer) TenantOf(uid int) (string, bool) { return e.demands.TenantOf(uid) }
 
 // Configure judges all sessions and escalated workloads by another policy. It drops
 // no session, and does not block: Run may have ended.
@@ -253,11 +245,11 @@ func (e *Enforcer) Run(ctx context.Context) error {
 		for {
 			select {
 			case <-ctx.Done():
-				e.response.rest()
+				e.response.Close()
 				e.observers.tellCrashes()
 				return nil
 			case p := <-e.policy:
-				e.terms.change(func(t *terms) { t.Policy = p })
+				e.terms.Configure(p)
 			case do := <-e.swap.Orders():
 				do()
 			case now := <-tick.C:
@@ -276,13 +268,13 @@ func (e *Enforcer) look(now time.Time) {
 	e.measure(b)
 	found := e.audit.Look(b)
 	e.qos.Look(b, found.Quotas)
-	e.response.groups.look(b, e.swap.Suspender.Records())
+	e.response.Group(b)
 	e.crowds = crowding(b.Sessions)
 	e.swap.Look(now, b)
-	e.terms.pace(b, found)
-	e.response.judge(now, b, found, e.heldBack())
+	e.terms.Pace(b, found)
+	e.response.Look(now, b, found, e.heldBack())
 	if !e.Simulated {
-		e.demands.look(b)
+		e.demands.Look(b)
 	}
 	e.observers.tellCrashes()
 	e.publish(b, found)
@@ -291,15 +283,15 @@ func (e *Enforcer) look(now time.Time) {
 
 // measure measures what tenants can have of the GPUs' memory.
 func (e *Enforcer) measure(b audit.Books) {
-	e.capacity.measure(b, e.terms.Load().Policy, e.swap.Absent())
+	e.capacity.measure(b, e.terms.Policy(), e.swap.Absent())
 }
 
 // books returns the input of an audit. It asks the driver first, so that a
 // process that ends between the two does not count as unhooked.
 func (e *Enforcer) books(now time.Time) audit.Books {
-	t := e.terms.Load()
-	b := audit.Books{Now: now, DeviceProcesses: e.swap.Correct(e.identities.expose(now, e.Host.DeviceProcesses())),
-		Silent: e.Host.Silent(), Names: t.Tenants(), Quota: t.Quota}
+	p := e.terms.Policy()
+	b := audit.Books{Now: now, DeviceProcesses: e.swap.Correct(e.identities.Expose(now, e.Host.DeviceProcesses())),
+		Silent: e.Host.Silent(), Names: p.Tenants(), Quota: p.Quota}
 	for _, s := range e.broker.Sessions() {
 		one := audit.Session{PID: s.PID, Tenant: s.Tenant, Stale: s.Stale}
 		for _, g := range s.GPUs {
@@ -310,8 +302,8 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 	stats := e.broker.Stats()
 	b.Tenants, b.GPUs = stats.Tenants, stats.GPUs
 	b.Tenant = func(h collectors.DeviceProcess) (string, bool) {
-		tenant := e.identities.tenant(t.Policy, now, h)
-		return tenant, t.Governed(tenant)
+		tenant := e.identities.Tenant(p, now, h)
+		return tenant, p.Governed(tenant)
 	}
 	e.swap.Remember()
 	b.Holds, b.Moving = e.heldBack(), e.swap.Moving()
@@ -321,7 +313,7 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 // publish puts the findings into the statistics.
 func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
 	s := wire.EnforcerStats{Quotas: found.Quotas, Workloads: found.Workloads}
-	s.Escalation, s.Actions = e.response.escalation.Stats()
+	s.Escalation, s.Actions = e.response.Stats()
 	if e.Refused != nil {
 		s.Refused = e.Refused()
 	}
@@ -338,7 +330,7 @@ func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
 	s.Suspended, s.Suspensions, s.Overcommit = e.swap.Stats(b)
 	s.Held = e.heldStats()
 	for i := range s.Quotas {
-		s.Quotas[i].Holders = e.demands.holders(b, &s.Quotas[i])
+		s.Quotas[i].Holders = e.demands.Holders(b, &s.Quotas[i])
 	}
 	e.stats.Store(&s)
 }

@@ -11,15 +11,10 @@ import (
 
 // heldBack returns whom we hold back now.
 func (e *Enforcer) heldBack() audit.Holds {
-	all := audit.Holds{Tenants: e.terms.Load().holds()}
+	all := audit.Holds{Tenants: e.terms.Holds()}
 	var away map[int]audit.Hold
 	all.Workloads, away = e.swap.Holds()
-	rows, _ := e.response.escalation.Stats()
-	for _, row := range rows {
-		if s := (audit.Subject{Tenant: row.Tenant, Workload: row.Workload}); e.response.stopped(s) {
-			all.Workloads[s] |= audit.Paused
-		}
-	}
+	e.response.Holds(all.Workloads)
 	doubtful := e.broker.Doubtful()
 	if doubtful {
 		for _, tenant := range e.terms.Tenants() {
@@ -59,7 +54,7 @@ func (e *Enforcer) heldStats() (rows []wire.HeldStats) {
 	for s := range holds.Workloads {
 		all[s] = true
 	}
-	for s := range e.response.groups.all {
+	for s := range e.response.Workloads() {
 		all[s] = true
 	}
 	for _, s := range slices.SortedFunc(maps.Keys(all), audit.Compare) {

@@ -25,6 +25,8 @@ import (
 func TestHoldsExcuseWorkloads(t *testing.T) {
 	t.Parallel()
 	s, promised := audit.Subject{Tenant: "a", Workload: "user:1001"}, policy.Quota{Guarantee: .5, Limit: 1}
+	there := audit.Books{DeviceProcesses: busyHost{}.DeviceProcesses(),
+		Tenant: func(collectors.DeviceProcess) (string, bool) { return "a", true }}
 	record := func(phase suspend.Phase) func(*Enforcer) {
 		return func(e *Enforcer) {
 			e.swap.Restore(time.Now(), []suspend.Record{{Tenant: s.Tenant, Workload: s.Workload, Phase: phase,
@@ -40,20 +42,23 @@ func TestHoldsExcuseWorkloads(t *testing.T) {
 		audit.Starved:   {nil, "qos jobs"},                  // likewise
 		audit.Suspended: {record(suspend.Suspended), "qos escalation"},
 		audit.Returning: {record(suspend.Resuming), "qos"},
-		audit.Paused:    {func(e *Enforcer) { fixture.Must(t, e.terms.hold(s, true)) }, "audit escalation"},
-		audit.Throttled: {func(e *Enforcer) { e.terms.change(func(t *terms) { t.throttled = map[string]float64{"a": .5} }) }, "audit escalation jobs"},
-		audit.Paced:     {func(e *Enforcer) { e.terms.change(func(t *terms) { t.paced = pacer{{"a", "GPU-1"}: -1} }) }, "audit escalation jobs"},
+		audit.Paused:    {func(e *Enforcer) { fixture.Must(t, e.terms.Hold(s, true)) }, "audit escalation"},
+		audit.Throttled: {func(e *Enforcer) { e.terms.Throttle(map[string]float64{"a": .5}) }, "audit escalation jobs"},
+		audit.Paced: {func(e *Enforcer) {
+			busy, used := 1., wire.TenantStats{Tenant: "a", GPU: "GPU-1", Share10s: wire.ShareStats{Actual: .1}}
+			e.terms.Pace(audit.Books{Tenants: []wire.TenantStats{used}, Quota: e.terms.Policy().Quota},
+				audit.Audited{Quotas: []wire.QuotaStats{{Tenant: "a", GPU: "GPU-1", Bus: &busy}}})
+		}, "audit escalation jobs"},
 		audit.Waiting: {func(e *Enforcer) {
 			var o broker.Options
 			e.swap.Serve(&o)
 			o.Later(broker.Request{PID: os.Getpid(), Tenant: "a", GPU: "GPU-1", Bytes: 1})
-			e.swap.Look(time.Now(), audit.Books{DeviceProcesses: busyHost{}.DeviceProcesses(),
-				Tenant: func(collectors.DeviceProcess) (string, bool) { return "a", true }})
+			e.swap.Look(time.Now(), there)
 		}, "audit qos escalation"},
 	} {
 		e := watching(t, "", false)
 		defer e.Close()
-		e.response.groups.all = map[audit.Subject]*processGroup{s: {}}
+		e.response.Group(there)
 		if c.hold != nil {
 			c.hold(e)
 		}
@@ -106,5 +111,20 @@ func TestWhoCrowdsTheBroker(t *testing.T) {
 			all = append(all, audit.Session{Tenant: tenant})
 		}
 		fixture.Equal(t, crowding(all), want, "of sessions of %q, the tenant that crowds is", tenants)
+	}
+}
+
+// TestWhatWasGivenBackIsNotLost looks at a GPU of 10 bytes of which a tenant gave 6 back between
+// two looks that are far apart. The reading of the memory is from before that.
+func TestWhatWasGivenBackIsNotLost(t *testing.T) {
+	t.Parallel()
+	all, start := given{}, time.Unix(1e9, 0)
+	for _, look := range []struct {
+		after              time.Duration
+		used, free, expect uint64
+	}{{0, 8, 2, 10}, {3 * time.Second, 2, 2, 10}, {4 * time.Second, 1, 2, 10}, {5*time.Second + 999*time.Millisecond, 1, 2, 10},
+		{6 * time.Second, 1, 2, 3}, {7 * time.Second, 1, 9, 10}} {
+		got := all.settle(start.Add(look.after), "GPU-0", look.used, look.used+look.free)
+		fixture.Equal(t, got, look.expect, "capacity after %v", look.after)
 	}
 }

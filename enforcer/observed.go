@@ -19,7 +19,7 @@ import (
 )
 
 // observers own what the traces of processes under the hook tell, and give it the names of workloads.
-// Anybody may ask for crashes and profiles; Run's goroutine calls the rest.
+// Anybody may ask for crashes and profiles, and the broker shows traces; Run's goroutine calls the rest.
 type observers struct {
 	*Options
 	log    *slog.Logger

@@ -2,12 +2,10 @@ package enforcer
 
 import (
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,7 +19,6 @@ import (
 	"gpusteward/enforcer/jobs"
 	"gpusteward/enforcer/policy"
 	"gpusteward/internal/fixture"
-	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
 
@@ -68,7 +65,8 @@ func watching(t *testing.T, address string, simulated bool) *Enforcer {
 	t.Helper()
 	dir := fixture.ShortDir(t)
 	all := policy.Quota{Limit: 1, Bandwidth: 1}
-	table := policy.Table{Overcommit: []string{policy.All}, Turn: time.Minute, Default: policy.Terms{Priority: policy.PriorityNormal, Quota: all}}
+	paced := policy.Quota{Guarantee: .5, Limit: 1, Bandwidth: .5}
+	table := policy.Table{Rules: []policy.Rule{{Name: "a", Terms: policy.Terms{Quota: paced}}}, Overcommit: []string{policy.All}, Turn: time.Minute, Default: policy.Terms{Priority: policy.PriorityNormal, Quota: all}}
 	e, err := New(Options{Policy: policy.New(table, policy.HostView{}, nil), Dir: dir, Host: busyHost{}, NCCL: address, Trusted: []string{"2.28"},
 		Simulated: simulated, Broker: broker.Options{Socket: filepath.Join(dir, "s")}})
 	fixture.Must(t, err)
@@ -88,28 +86,6 @@ func TestRanksHaveWorkloads(t *testing.T) {
 	ranks, _ := e.observers.look(audit.Books{}, e.heldBack())
 	fixture.If(t, len(ranks) != 2 || ranks[0].Workload != "user:1001" || ranks[1].Workload != "",
 		"%+v, want user:1001 as the first one's workload, and none of the second", ranks)
-}
-
-// TestUnenforcedQuotaIsReported: a part of an unknown memory is no cap, which the log and the metrics say, once.
-func TestUnenforcedQuotaIsReported(t *testing.T) {
-	t.Parallel()
-	var log fixture.Transcript
-	e := &demands{unheld: map[place]bool{}, log: slog.New(slog.NewTextHandler(&log, nil))}
-	b := audit.Books{Tenants: []wire.TenantStats{{Tenant: "a", GPU: "g", Sessions: 1}}}
-	for _, c := range []struct {
-		quota quota.Quota
-		want  string
-		lines int
-	}{
-		{quota.Quota{}, "[{compute hook} {memory hook} {copies hook}]", 0},
-		{quota.Quota{MemoryPart: .5}, "[{compute hook} {copies hook} {memory none}]", 1},
-		{quota.Quota{MemoryPart: .5}, "[{compute hook} {copies hook} {memory none}]", 1},
-		{quota.Quota{MemoryPart: .5, Memory: 1 << 30}, "[{compute hook} {memory hook} {copies hook}]", 1},
-		{quota.Quota{MemoryPart: .5}, "[{compute hook} {copies hook} {memory none}]", 2},
-	} {
-		fixture.Equal(t, fmt.Sprint(e.holders(b, &wire.QuotaStats{Tenant: "a", GPU: "g", Quota: c.quota})), c.want, "%+v", c.quota)
-		fixture.Equal(t, strings.Count(log.String(), "not in force"), c.lines, "warnings")
-	}
 }
 
 // TestNCCLIsAsked in real jobs; the real processes with the PIDs of simulated ones are others.

@@ -2,13 +2,19 @@ package backend
 
 import (
 	"cmp"
+	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"gpusteward/collectors/host"
+	"gpusteward/enforcer/audit"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/quota"
+	"gpusteward/internal/wire"
 )
 
 var _, _ Backend = (*MPS)(nil), (*KernelMemory)(nil)
@@ -84,5 +90,27 @@ func TestAnOldSightIsNotBelieved(t *testing.T) {
 		{"old", &report{at: time.Now().Add(-reportLasts - time.Second), holds: holds}, 0},
 	} {
 		fixture.Equal(t, len(c.s.fresh().holds), c.want, "%s", c.name)
+	}
+}
+
+// TestUnenforcedQuotaIsReported: a part of an unknown memory is no cap, which the log and the metrics say, once.
+func TestUnenforcedQuotaIsReported(t *testing.T) {
+	t.Parallel()
+	var log fixture.Transcript
+	d := NewDemands(nil, slog.New(slog.NewTextHandler(&log, nil)))
+	b := audit.Books{Tenants: []wire.TenantStats{{Tenant: "a", GPU: "g", Sessions: 1}}}
+	for _, c := range []struct {
+		quota quota.Quota
+		want  string
+		lines int
+	}{
+		{quota.Quota{}, "[{compute hook} {memory hook} {copies hook}]", 0},
+		{quota.Quota{MemoryPart: .5}, "[{compute hook} {copies hook} {memory none}]", 1},
+		{quota.Quota{MemoryPart: .5}, "[{compute hook} {copies hook} {memory none}]", 1},
+		{quota.Quota{MemoryPart: .5, Memory: 1 << 30}, "[{compute hook} {memory hook} {copies hook}]", 1},
+		{quota.Quota{MemoryPart: .5}, "[{compute hook} {copies hook} {memory none}]", 2},
+	} {
+		fixture.Equal(t, fmt.Sprint(d.Holders(b, &wire.QuotaStats{Tenant: "a", GPU: "g", Quota: c.quota})), c.want, "%+v", c.quota)
+		fixture.Equal(t, strings.Count(log.String(), "not in force"), c.lines, "warnings")
 	}
 }

@@ -36,14 +36,14 @@ func (p *Policy) Explain(w io.Writer, f broker.Facts, of *host.Workload) {
 	own := DefaultTenant
 	fmt.Fprintf(w, "\nmatching tenants, the most specific first:\n")
 	for _, c := range fits {
-		fmt.Fprintf(w, "  %s: select[%d], by %s\n", p.name(c), c.at, c.words(&s))
+		fmt.Fprintf(w, "  %s: select[%d], by %s\n", p.table.name(c), c.at, c.words(&s))
 	}
 	switch {
 	case len(fits) == 0:
 		fmt.Fprintf(w, "  none, so it belongs to %s: the enforcer does not act on it\n", DefaultTenant)
 	default:
-		own = p.name(fits[0])
-		fmt.Fprintf(w, "  so it belongs to %s%s\n", own, p.because(fits, &s))
+		own = p.table.name(fits[0])
+		fmt.Fprintf(w, "  so it belongs to %s%s\n", own, p.table.because(fits, &s))
 	}
 	if own != DefaultTenant && p.rule(own).Binding {
 		fmt.Fprintf(w, "  and cannot ask for another: %s is binding\n", own)
@@ -53,7 +53,7 @@ func (p *Policy) Explain(w io.Writer, f broker.Facts, of *host.Workload) {
 	p.explainTerms(w, own)
 }
 
-func (p *Policy) name(c fit) string { return p.table.Rules[c.tenant].Name }
+func (t Table) name(c fit) string { return t.Rules[c.tenant].Name }
 
 func explainFacts(w io.Writer, f broker.Facts, of *host.Workload) {
 	fmt.Fprintf(w, "process %d\n  user: %s\n  groups: %s", f.PID, userName(f.UID), groupName(f.GID))
@@ -121,7 +121,7 @@ func (c fit) word(kind int, s *subject) string {
 }
 
 // because says why the first fit is more specific than the second.
-func (p *Policy) because(fits []fit, s *subject) string {
+func (t Table) because(fits []fit, s *subject) string {
 	if len(fits) == 1 {
 		return ""
 	}
@@ -131,11 +131,11 @@ func (p *Policy) because(fits []fit, s *subject) string {
 			continue
 		}
 		if !b.has.has(kind) {
-			return fmt.Sprintf(" and not to %s, which does not select by %s", p.name(b), keys[kind])
+			return fmt.Sprintf(" and not to %s, which does not select by %s", t.name(b), keys[kind])
 		}
-		return fmt.Sprintf(" and not to %s: %s is more specific than %s", p.name(b), a.word(kind, s), b.word(kind, s))
+		return fmt.Sprintf(" and not to %s: %s is more specific than %s", t.name(b), a.word(kind, s), b.word(kind, s))
 	}
-	return fmt.Sprintf(" and not to %s: both select an additional group, and %s comes first", p.name(b), p.name(a))
+	return fmt.Sprintf(" and not to %s: both select an additional group, and %s comes first", t.name(b), t.name(a))
 }
 
 // explainTerms writes a tenant's terms on each set of GPUs, and the

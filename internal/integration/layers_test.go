@@ -47,9 +47,9 @@ var layers = map[string][]string{
 	// the Alertmanager client and its 32 modules
 	"health/notifier": {"collectors", "health", "health/incident", "internal/span"},
 
-	"enforcer": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/backend",
+	"enforcer": {"collectors", "collectors/host", "enforcer/audit", "enforcer/backend",
 		"enforcer/broker", "enforcer/crash", "enforcer/escalation", "enforcer/jobs", "enforcer/policy", "enforcer/profile",
-		"enforcer/suspend", "enforcer/swap", "internal/procs", "internal/quota", "internal/span", "internal/wire"},
+		"enforcer/response", "enforcer/suspend", "enforcer/swap", "internal/wire"},
 
 	// what is kept of programs that met a fault
 	"enforcer/crash": {"collectors/host", "enforcer/broker", "enforcer/symbol", "internal/wire"},
@@ -59,11 +59,15 @@ var layers = map[string][]string{
 	// programs under the hook, without a broker of their own
 	"enforcer/preload": {"collectors/host", "enforcer/policy", "internal/quota", "internal/wire"},
 	// the operator's rules, and nothing that acts on them
-	"enforcer/policy": {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/input", "internal/procs", "internal/quota"},
+	"enforcer/policy": {"collectors", "collectors/host", "enforcer/broker", "enforcer/schedule", "internal/input", "internal/procs", "internal/quota"},
 	// pure: the facts about each subject
 	"enforcer/audit": {"collectors", "enforcer/policy", "internal/quota", "internal/wire"},
 	// pure: the consequences of those facts
 	"enforcer/escalation": {"enforcer/audit", "enforcer/policy", "internal/wire"},
+	// the steps of the escalation, and the terms meanwhile
+	"enforcer/response": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/broker",
+		"enforcer/escalation", "enforcer/policy", "enforcer/suspend", "enforcer/swap", "internal/quota", "internal/span",
+		"internal/wire"},
 	// everything that touches other processes
 	"enforcer/action": {"enforcer/audit", "enforcer/escalation", "internal/procs"},
 	// the driver's checkpoints of processes, each call in a child process
@@ -74,7 +78,7 @@ var layers = map[string][]string{
 	// pure: which workloads have their memory on a GPU
 	"enforcer/residency": {"enforcer/audit", "enforcer/policy", "internal/quota"},
 	// mechanisms that hold quotas besides the hook
-	"enforcer/backend":  {"collectors/gpu", "collectors/host", "enforcer/policy", "internal/procs", "internal/wire"},
+	"enforcer/backend":  {"collectors", "collectors/gpu", "collectors/host", "enforcer/audit", "enforcer/policy", "internal/procs", "internal/wire"},
 	"enforcer/broker":   {"internal/procs", "internal/quota", "internal/span", "internal/wire", "enforcer/schedule", "enforcer/ledger"},
 	"enforcer/gemini":   {"enforcer/schedule", "enforcer/ledger", "internal/procs", "internal/wire"},
 	"internal/wire":     {"internal/quota"}, // frames and books, shared by the broker and its clients

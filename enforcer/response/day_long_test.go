@@ -1,6 +1,6 @@
 //go:build long
 
-package enforcer
+package response
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package enforcer
+package response
 
 import (
 	"fmt"
@@ -28,7 +28,7 @@ func (c *processGroup) members() string {
 
 // groups are the process groups of governed tenants at the last look.
 type groups struct {
-	terms   *inForce
+	terms   *Terms
 	process func(pid int) (host.Process, error)
 	procfs  string
 	all     map[audit.Subject]*processGroup
@@ -69,7 +69,7 @@ func (g *groups) look(b audit.Books, suspended []suspend.Record) {
 	g.add(suspended, sessions)
 	for s, c := range g.all {
 		if len(workloads[s.Tenant]) <= 1 { // turns belong to the tenant: a hold would stop its other workloads too
-			c.Hold = func(on bool) error { return g.terms.hold(s, on) }
+			c.Hold = func(on bool) error { return g.terms.Hold(s, on) }
 		}
 	}
 }
@@ -89,7 +89,7 @@ func (g *groups) of(s audit.Subject, sessions map[int]string) *processGroup {
 func (g *groups) add(suspended []suspend.Record, sessions map[int]string) {
 	for _, r := range suspended {
 		s := r.Subject()
-		if !g.terms.Load().Governed(s.Tenant) {
+		if !g.terms.now.Load().Governed(s.Tenant) {
 			continue
 		}
 		c := g.of(s, sessions)
@@ -117,5 +117,5 @@ func (g *groups) isOf(pid int, s audit.Subject, hooked bool) bool {
 		return true
 	}
 	f, err := broker.FactsOf(g.procfs, pid)
-	return err == nil && g.terms.Load().Whose(f, p.Workload) == s.Tenant
+	return err == nil && g.terms.now.Load().Whose(f, p.Workload) == s.Tenant
 }

@@ -1,29 +1,27 @@
-package enforcer
+package response
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
-	"gpusteward/collectors/host"
 	"gpusteward/enforcer/action"
+	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/swap"
 	"gpusteward/internal/fixture"
 )
 
 // stateful returns a response that has only a state file, and its log.
-func stateful(file string) (*response, *bytes.Buffer) {
+func stateful(file string) (*Response, *bytes.Buffer) {
 	text := new(bytes.Buffer)
 	log := slog.New(slog.NewTextHandler(text, nil))
-	return &response{state: stateFile{StateFile: host.StateFile{Path: file}, log: log}, log: log, terms: new(inForce),
-		swap: swap.New(swap.Options{})}, text
+	e := New(Options{Log: log, StateFile: file, Terms: NewTerms(new(policy.Policy), nil, false, nil)})
+	e.Swap = swap.New(swap.Options{})
+	return e, text
 }
 
 // TestWhatCannotBeRememberedIsNotDone holds that Keep, which precedes each pause, fails while the state cannot be
@@ -54,14 +52,14 @@ func TestAStateThatCannotBeUsedIsSetAside(t *testing.T) {
 		"null": "null", "nothing in it": "{}", "without a checksum": `{"ladder":{}}`} {
 		e, log := stateful(filepath.Join(t.TempDir(), "enforcer.json"))
 		fixture.Must(t, os.WriteFile(e.state.Path, []byte(text), 0o600))
-		e.restore()
+		e.Restore()
 		fixture.Contains(t, log.String(), e.state.Path+".bad", "%s: the log", name)
 		for range 2 {
 			fixture.Must(t, e.keep([]action.Paused{{Tenant: name}}))
 		}
 		fixture.Equal(t, string(fixture.Value(os.ReadFile(e.state.Path+".bad"))(t)), text, "%s: set aside", name)
 		again, log := stateful(e.state.Path)
-		if again.restore(); log.Len() > 0 && strings.Contains(log.String(), "forgotten") {
+		if again.Restore(); log.Len() > 0 && strings.Contains(log.String(), "forgotten") {
 			t.Errorf("%s: what was written then: %s", name, log)
 		}
 	}
@@ -83,24 +81,4 @@ func TestAStateWithAFlippedBitIsNotBelieved(t *testing.T) {
 		s, err := unsealed(flipped)
 		fixture.If(t, err == nil && !reflect.DeepEqual(s, good), "of %s it takes %+v", flipped, s)
 	}
-}
-
-func TestLock(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	path := filepath.Join(dir, "enforcer.lock")
-	fixture.Must(t, os.WriteFile(path, []byte("4194303999\n"), 0o600)) // the PID of an ended process
-	held := fixture.Value(lock(dir))(t)
-	fixture.Fails(t, fixture.Error(lock(dir)), "another enforcer is running: it holds "+dir, "before it has its name")
-	fixture.Must(t, held.Name())
-	fixture.Fails(t, fixture.Error(lock(dir)), fmt.Sprintf("process %d holds %s", os.Getpid(), path), "a second one")
-	held.Release()
-	before := fixture.Value(lock(dir))(t) // that of an enforcer that has ended, for a moment more
-	fixture.Must(t, os.WriteFile(path, []byte("4194303999\n"), 0o600))
-	time.AfterFunc(50*time.Millisecond, before.Release)
-	fixture.Value(lock(dir))(t).Release()
-
-	fixture.Fails(t, fixture.Error(lock(filepath.Join(dir, "none"))), "take the enforcer's lock", "without a directory")
-	fixture.Must(t, errors.Join(os.Remove(path), os.Symlink(filepath.Join(dir, "else"), path)))
-	fixture.Fails(t, fixture.Error(lock(dir)), "", "following a link")
 }

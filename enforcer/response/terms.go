@@ -1,4 +1,4 @@
-package enforcer
+package response
 
 import (
 	"maps"
@@ -20,43 +20,57 @@ type terms struct {
 	paced     pacer
 }
 
-// inForce owns the terms in force, and who takes from the policy's: the pacer, and the escalation,
-// which throttles tenants and holds them. It is the broker's policy. Anybody may load the terms; Run's
-// goroutine alone changes them.
-type inForce struct {
-	atomic.Pointer[terms]
+// Terms own the terms in force, and who takes from the policy's: the pacer, and the escalation,
+// which throttles tenants and holds them. They are the broker's policy. Anybody may ask; the
+// enforcer's goroutine alone changes them.
+type Terms struct {
+	now     atomic.Pointer[terms]
 	refresh func() // tells the broker of a change
 	held    map[audit.Subject]bool
 	pacer   pacer
 	sampled map[place]*float64 // the last bandwidth samples that the pacer saw
 }
 
+// NewTerms returns the terms of a policy. Rates tells how many bytes a second a GPU copies; refresh is
+// told of each change. Of simulated GPUs, no level acts on processes.
+func NewTerms(p *policy.Policy, rates func(uuid string) (link, memory float64, ok bool), simulated bool, refresh func()) *Terms {
+	f := &Terms{refresh: refresh, held: map[audit.Subject]bool{}, pacer: pacer{}, sampled: map[place]*float64{}}
+	f.now.Store(&terms{Policy: p, rates: rates, simulated: simulated})
+	return f
+}
+
+// Policy returns the policy in force.
+func (f *Terms) Policy() *policy.Policy { return f.now.Load().Policy }
+
+// Configure puts another policy in force.
+func (f *Terms) Configure(p *policy.Policy) { f.change(func(t *terms) { t.Policy = p }) }
+
 // change puts other terms in force, if they differ.
-func (f *inForce) change(edit func(*terms)) {
-	was := f.Load()
+func (f *Terms) change(edit func(*terms)) {
+	was := f.now.Load()
 	is := *was
 	edit(&is)
 	if is.Policy == was.Policy && maps.Equal(is.throttled, was.throttled) && maps.Equal(is.held, was.held) &&
 		maps.Equal(is.paced, was.paced) {
 		return
 	}
-	f.Store(&is)
+	f.now.Store(&is)
 	f.refresh()
 }
 
 // Tenant implements broker.Policy.
-func (f *inForce) Tenant(of broker.Facts, wished string) (string, error) {
-	return f.Load().Tenant(of, wished)
+func (f *Terms) Tenant(of broker.Facts, wished string) (string, error) {
+	return f.now.Load().Tenant(of, wished)
 }
 
 // Tenants implements broker.Policy.
-func (f *inForce) Tenants() []string {
-	return append(f.Load().Tenants(), policy.DefaultTenant)
+func (f *Terms) Tenants() []string {
+	return append(f.now.Load().Tenants(), policy.DefaultTenant)
 }
 
 // Quota implements broker.Policy.
-func (f *inForce) Quota(tenant, gpu string) broker.Quota {
-	t := f.Load()
+func (f *Terms) Quota(tenant, gpu string) broker.Quota {
+	t := f.now.Load()
 	q := t.Quota(tenant, gpu)
 	weight, class := t.Weight(tenant, gpu)
 	b := broker.Quota{Quota: q, Weight: weight, Class: class, Held: t.held[tenant], Differs: t.Differs(tenant)}
@@ -74,9 +88,9 @@ func (f *inForce) Quota(tenant, gpu string) broker.Quota {
 	return b
 }
 
-// hold stops the turns of a subject's tenant at the broker, or starts them
+// Hold stops the turns of a subject's tenant at the broker, or starts them
 // again.
-func (f *inForce) hold(s audit.Subject, on bool) error {
+func (f *Terms) Hold(s audit.Subject, on bool) error {
 	if on {
 		f.held[s] = true
 	} else {
@@ -90,14 +104,17 @@ func (f *inForce) hold(s audit.Subject, on bool) error {
 	return nil
 }
 
-// pace lowers the limits of tenants whose kernels exceed their part of the
+// Throttle leaves tenants a part of their weight and limit.
+func (f *Terms) Throttle(parts map[string]float64) { f.change(func(t *terms) { t.throttled = parts }) }
+
+// Pace lowers the limits of tenants whose kernels exceed their part of the
 // memory's bandwidth.
-func (f *inForce) pace(b audit.Books, found audit.Audited) {
+func (f *Terms) Pace(b audit.Books, found audit.Audited) {
 	shares := map[place]float64{}
 	for _, t := range b.Tenants {
 		shares[place{t.Tenant, t.GPU}] = t.Share10s.Actual
 	}
-	t := f.Load()
+	t := f.now.Load()
 	gone := func(at place) bool { return !t.Governed(at.tenant) }
 	maps.DeleteFunc(f.sampled, func(at place, _ *float64) bool { return gone(at) })
 	maps.DeleteFunc(f.pacer, func(at place, _ float64) bool { return gone(at) })
@@ -122,10 +139,10 @@ func (t *terms) steps(tenant string) policy.Steps {
 	return s
 }
 
-// holds returns which tenants get less than their quota: the escalation holds them, or the pacer
+// Holds returns which tenants get less than their quota: the escalation holds them, or the pacer
 // limits them below their guarantee.
-func (t *terms) holds() map[string]audit.Hold {
-	all := map[string]audit.Hold{}
+func (f *Terms) Holds() map[string]audit.Hold {
+	all, t := map[string]audit.Hold{}, f.now.Load()
 	for at, limit := range t.paced {
 		if limit < t.Quota(at.tenant, at.gpu).Guarantee {
 			all[at.tenant] |= audit.Paced

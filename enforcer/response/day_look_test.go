@@ -1,4 +1,4 @@
-package enforcer
+package response
 
 import (
 	"fmt"
@@ -26,7 +26,7 @@ type day struct {
 	pid     int
 	session uint64
 
-	terms      *inForce
+	terms      *Terms
 	groups     *groups
 	audit      *audit.Audit
 	qos        *audit.QoS
@@ -48,10 +48,8 @@ func (d *day) fail(format string, args ...any) {
 
 // begin starts the enforcer.
 func (d *day) begin() {
-	d.terms = &inForce{pacer: pacer{}, held: map[audit.Subject]bool{}}
+	d.terms = NewTerms(d.policy, func(string) (float64, float64, bool) { return 0, 0, false }, false, nil)
 	d.groups = &groups{terms: d.terms}
-	d.terms.Store(&terms{Policy: d.policy,
-		rates: func(string) (float64, float64, bool) { return 0, 0, false }})
 	d.audit, d.qos, d.escalation = &audit.Audit{}, &audit.QoS{}, &escalation.Escalation{}
 	for _, g := range d.gpus {
 		for _, t := range g.tenants {
@@ -222,9 +220,9 @@ func (d *day) look() {
 
 // books returns an audit's input.
 func (d *day) books() audit.Books {
-	t := d.terms.Load()
+	t := d.terms.now.Load()
 	b := audit.Books{Now: d.at(d.now), Silent: map[string]bool{}, Names: t.Tenants(), Quota: d.policy.Quota,
-		Holds: audit.Holds{Tenants: t.holds()}}
+		Holds: audit.Holds{Tenants: d.terms.Holds()}}
 	for _, g := range d.gpus {
 		g.books(&b)
 		if g.silent > d.now {
@@ -246,9 +244,9 @@ func (d *day) books() audit.Books {
 	return b
 }
 
-// judge is response.judge.
+// judge is Response.Look.
 func (d *day) judge(b audit.Books, found audit.Audited) {
-	t := d.terms.Load()
+	t := d.terms.now.Load()
 	f := escalation.Findings{Violations: found.Violations, Seen: map[audit.Subject]escalation.Status{},
 		Partial: found.Partial,
 		Excused: map[string]bool{}, Actions: t.Actions(), Steps: t.steps}
@@ -303,26 +301,26 @@ func (d *day) take(s *escalation.Step) bool {
 	return true
 }
 
-// settle is response.settle: it puts the levels in force.
+// settle is Response.settle: it puts the levels in force.
 func (d *day) settle() {
 	throttled, held := map[string]float64{}, map[string]bool{}
 	rows, _ := d.escalation.Stats()
 	for _, row := range rows {
 		if level, shadow := d.escalation.Level(audit.Subject{Tenant: row.Tenant, Workload: row.Workload}); !shadow &&
 			level >= policy.Throttle {
-			throttled[row.Tenant] = d.terms.Load().steps(row.Tenant).Throttle
+			throttled[row.Tenant] = d.terms.now.Load().steps(row.Tenant).Throttle
 		}
 	}
 	for s := range d.terms.held {
 		held[s.Tenant] = true
 	}
-	was := d.terms.Load()
+	was := d.terms.now.Load()
 	if maps.Equal(was.throttled, throttled) && maps.Equal(was.held, held) && maps.Equal(was.paced, d.terms.pacer) {
 		return
 	}
 	is := *was
 	is.throttled, is.held, is.paced = throttled, held, d.terms.pacer.clone()
-	d.terms.Store(&is)
+	d.terms.now.Store(&is)
 	for _, g := range d.gpus {
 		for _, t := range g.tenants {
 			at := place{t.name, g.uuid}

@@ -1,4 +1,4 @@
-package enforcer
+package response
 
 import (
 	"flag"
@@ -101,12 +101,12 @@ func (d *day) note(t *dayTenant) {
 
 	// A guarantee is owed to a tenant that always wants it, is not punished,
 	// and shares the GPU with no process outside the hook.
-	terms := d.terms.Load()
+	terms := d.terms.now.Load()
 	_, paced := terms.paced[place{t.name, t.gpu.uuid}]
 	if t.pauses++; !t.always {
 		t.pauses = 0
 	}
-	if t.wanted++; !t.always || t.sessions == 0 || terms.holds()[t.name].Has(audit.Shortfall) || paced || t.gpu.outside > 0 ||
+	if t.wanted++; !t.always || t.sessions == 0 || d.terms.Holds()[t.name].Has(audit.Shortfall) || paced || t.gpu.outside > 0 ||
 		inside == 0 && t.wanted <= 1 {
 		t.wanted = 0
 	}

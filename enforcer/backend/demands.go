@@ -1,4 +1,4 @@
-package enforcer
+package backend
 
 import (
 	"log/slog"
@@ -8,21 +8,28 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/enforcer/audit"
-	"gpusteward/enforcer/backend"
 	"gpusteward/internal/wire"
 )
 
-// demands are what the backends are to hold, and whether somebody does. Run's goroutine owns them;
-// anybody may call tenantOf.
-type demands struct {
-	backends []backend.Backend
+// Demands are what the backends are to hold, and whether somebody does. One goroutine calls their
+// methods; any may call TenantOf.
+type Demands struct {
+	backends []Backend
 	log      *slog.Logger
 	users    atomic.Pointer[map[int]string] // tenants of users
-	unheld   map[place]bool                 // tenants whose cap is not in force, as the log has it
+	unheld   map[spot]bool                  // where a cap is not in force, as the log has it
 }
 
-// look sends the backends their demands.
-func (d *demands) look(b audit.Books) {
+// NewDemands returns the demands of some backends, which may be none.
+func NewDemands(all []Backend, log *slog.Logger) *Demands {
+	return &Demands{backends: all, log: log, unheld: map[spot]bool{}}
+}
+
+// A spot is a tenant on a GPU.
+type spot struct{ tenant, gpu string }
+
+// Look sends the backends their demands.
+func (d *Demands) Look(b audit.Books) {
 	if len(d.backends) == 0 {
 		return
 	}
@@ -34,14 +41,13 @@ func (d *demands) look(b audit.Books) {
 
 // of returns the backends' demands: each tenant's quota on each GPU, and
 // the tenant's processes there.
-func (d *demands) of(b audit.Books) []backend.Demand {
-	type spot struct{ tenant, gpu string }
+func (d *Demands) of(b audit.Books) []Demand {
 	hooked := b.Hooked()
-	there := map[spot]*backend.Demand{}
-	at := func(tenant, gpu string) *backend.Demand {
+	there := map[spot]*Demand{}
+	at := func(tenant, gpu string) *Demand {
 		one := there[spot{tenant, gpu}]
 		if one == nil {
-			one = &backend.Demand{Tenant: tenant, GPU: gpu, Quota: b.Quota(tenant, gpu)}
+			one = &Demand{Tenant: tenant, GPU: gpu, Quota: b.Quota(tenant, gpu)}
 			there[spot{tenant, gpu}] = one
 		}
 		return one
@@ -61,7 +67,7 @@ func (d *demands) of(b audit.Books) []backend.Demand {
 			at(name, h.UUID)
 		}
 	}
-	var all []backend.Demand
+	var all []Demand
 	users := map[int]string{} // tenant of all their processes; empty: several tenants
 	for _, one := range there {
 		all = append(all, *one)
@@ -74,7 +80,7 @@ func (d *demands) of(b audit.Books) []backend.Demand {
 		}
 	}
 	d.users.Store(&users)
-	slices.SortFunc(all, func(x, y backend.Demand) int {
+	slices.SortFunc(all, func(x, y Demand) int {
 		if c := strings.Compare(x.Tenant, y.Tenant); c != 0 {
 			return c
 		}
@@ -83,8 +89,9 @@ func (d *demands) of(b audit.Books) []backend.Demand {
 	return all
 }
 
-// tenantOf is Enforcer.TenantOf.
-func (d *demands) tenantOf(uid int) (string, bool) {
+// TenantOf returns the one tenant of all of a user's processes on GPUs; false
+// if there is none, or several.
+func (d *Demands) TenantOf(uid int) (string, bool) {
 	users := d.users.Load()
 	if users == nil || (*users)[uid] == "" {
 		return "", false
@@ -92,9 +99,9 @@ func (d *demands) tenantOf(uid int) (string, bool) {
 	return (*users)[uid], true
 }
 
-// holders returns the backends of a tenant's quota on a GPU. Nobody holds a cap that is a
+// Holders returns the backends of a tenant's quota on a GPU. Nobody holds a cap that is a
 // part of a memory whose size nobody knows.
-func (d *demands) holders(b audit.Books, q *wire.QuotaStats) (all []wire.Holder) {
+func (d *Demands) Holders(b audit.Books, q *wire.QuotaStats) (all []wire.Holder) {
 	unknown := q.MemoryPart > 0 && q.Memory == 0
 	of := func(t wire.TenantStats) bool { return t.Tenant == q.Tenant && t.GPU == q.GPU && t.Sessions > 0 }
 	if slices.ContainsFunc(b.Tenants, of) {
@@ -111,7 +118,7 @@ func (d *demands) holders(b audit.Books, q *wire.QuotaStats) (all []wire.Holder)
 			}
 		}
 	}
-	at := place{q.Tenant, q.GPU}
+	at := spot{q.Tenant, q.GPU}
 	if !unknown {
 		delete(d.unheld, at)
 		return all
