@@ -35,9 +35,22 @@ var (
 	refusedGPU     = &refusal{wire.CodeGPU, "no such GPU in this session", false}
 )
 
+// A message is one that a session handles now, with room for the answer.
+type message struct {
+	*session
+	wire.Header
+	m       *mail
+	payload []byte
+}
+
+// answer begins an answer of a type: its payload is appended.
+func (x message) answer(t wire.Type) []byte {
+	return wire.Header{Type: t, Seq: x.Seq, Session: x.id}.Append(x.m.out[:0])
+}
+
 // An operation is the handling of one type of message.
 type operation struct {
-	do    func(s *session, fd int, m *mail, h wire.Header, payload []byte) *refusal
+	do    func(message) *refusal
 	first bool   // opens a session
 	any   bool   // in a session or not
 	books bool   // moves memory or ends turns: it is delayed where others are refused, because its loss would stay
@@ -46,18 +59,18 @@ type operation struct {
 }
 
 var operations = [wire.Types]operation{
-	wire.TypeHello:   {do: (*session).hello, first: true, slow: true, span: "broker.hello"},
-	wire.TypeResume:  {do: (*session).hello, first: true, slow: true, span: "broker.resume"},
-	wire.TypePing:    {do: (*session).ping},
-	wire.TypeReserve: {do: (*session).reserve, books: true, span: "broker.reserve"},
-	wire.TypeCommit:  {do: (*session).book, books: true},
-	wire.TypeAbort:   {do: (*session).book, books: true},
-	wire.TypeFree:    {do: (*session).book, books: true},
-	wire.TypeAcquire: {do: (*session).acquire},
-	wire.TypeYield:   {do: (*session).usage, books: true},
-	wire.TypeUsage:   {do: (*session).usage},
-	wire.TypeBye:     {do: (*session).bye, any: true},
-	wire.TypeStats:   {do: (*session).stats, any: true, slow: true},
+	wire.TypeHello:   {do: message.hello, first: true, slow: true, span: "broker.hello"},
+	wire.TypeResume:  {do: message.hello, first: true, slow: true, span: "broker.resume"},
+	wire.TypePing:    {do: message.ping},
+	wire.TypeReserve: {do: message.reserve, books: true, span: "broker.reserve"},
+	wire.TypeCommit:  {do: message.book, books: true},
+	wire.TypeAbort:   {do: message.book, books: true},
+	wire.TypeFree:    {do: message.book, books: true},
+	wire.TypeAcquire: {do: message.acquire},
+	wire.TypeYield:   {do: message.usage, books: true},
+	wire.TypeUsage:   {do: message.usage},
+	wire.TypeBye:     {do: message.bye, any: true},
+	wire.TypeStats:   {do: message.stats, any: true, slow: true},
 }
 
 // dispatch handles a message of n bytes: first the checks that need no look
@@ -72,7 +85,7 @@ func (s *session) dispatch(m *mail, n int) error {
 		if op.span != "" {
 			a = s.begin(op.span, now)
 		}
-		if r = op.do(s, s.fd, m, h, payload); a != nil {
+		if r = op.do(message{s, h, m, payload}); a != nil {
 			s.end(a, h, payload, r)
 		}
 		if s.fault != nil {
@@ -173,60 +186,60 @@ func (s *session) seat(number uint32) (*seat, *refusal) {
 	return s.seats[number], nil
 }
 
-func (s *session) ping(fd int, m *mail, h wire.Header, _ []byte) *refusal {
-	s.b.counters.count(h.Type, ok)
-	s.unknown.Store(max(s.unknown.Load(), h.Flags))
-	for _, t := range s.seats {
+func (x message) ping() *refusal {
+	x.b.counters.count(x.Type, ok)
+	x.unknown.Store(max(x.unknown.Load(), x.Flags))
+	for _, t := range x.seats {
 		if t != nil && t.mute.Swap(false) {
-			s.b.times.tell(func() { t.gpu.hear(t) })
+			x.b.times.tell(func() { t.gpu.hear(t) })
 		}
 	}
-	s.b.times.settle() // the answer says that the pages show what came before
-	s.fault = send(fd, wire.Header{Type: wire.TypePong, Seq: h.Seq, Session: s.id}.Append(m.out[:0]))
+	x.b.times.settle() // the answer says that the pages show what came before
+	x.fault = send(x.fd, x.answer(wire.TypePong))
 	return nil
 }
 
-func (s *session) bye(_ int, _ *mail, h wire.Header, _ []byte) *refusal {
-	s.b.counters.count(h.Type, ok)
-	s.fault = errBye
+func (x message) bye() *refusal {
+	x.b.counters.count(x.Type, ok)
+	x.fault = errBye
 	return nil
 }
 
-func (s *session) acquire(_ int, _ *mail, h wire.Header, payload []byte) *refusal {
+func (x message) acquire() *refusal {
 	var a wire.Acquire
-	a.Decode(payload)
-	t, r := s.seat(a.GPU)
+	a.Decode(x.payload)
+	t, r := x.seat(a.GPU)
 	if r != nil {
 		return r
 	}
-	s.b.counters.count(h.Type, ok)
+	x.b.counters.count(x.Type, ok)
 	if t != nil && !t.asked.Swap(true) {
-		s.time(t, func() { t.gpu.acquire(t) })
+		x.time(t, func() { t.gpu.acquire(t) })
 	}
 	return nil
 }
 
 // usage handles YIELD and USAGE.
-func (s *session) usage(_ int, _ *mail, h wire.Header, payload []byte) *refusal {
+func (x message) usage() *refusal {
 	var u wire.Usage
-	u.Decode(payload)
-	t, r := s.seat(uint32(u.GPU))
+	u.Decode(x.payload)
+	t, r := x.seat(uint32(u.GPU))
 	if r != nil {
 		return r
 	}
-	s.b.counters.count(h.Type, ok)
-	if t != nil && t.own.Swap(h.Flags) == 0 && h.Flags > 0 {
-		s.takes(t, h.Flags)
+	x.b.counters.count(x.Type, ok)
+	if t != nil && t.own.Swap(x.Flags) == 0 && x.Flags > 0 {
+		x.takes(t, x.Flags)
 	}
 	switch {
 	case t == nil:
-	case h.Type == wire.TypeUsage:
-		s.time(t, func() { t.gpu.report(t, &u) })
+	case x.Type == wire.TypeUsage:
+		x.time(t, func() { t.gpu.report(t, &u) })
 	default:
 		if u.Why == wire.WhyIdle {
 			t.asked.Store(false)
 		}
-		s.time(t, func() { t.gpu.yield(t, &u) })
+		x.time(t, func() { t.gpu.yield(t, &u) })
 	}
 	return nil
 }

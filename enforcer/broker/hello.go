@@ -15,77 +15,76 @@ import (
 
 // hello opens a session: HELLO, or RESUME with the memory of an earlier
 // session.
-func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal {
-	s.due.Store(0)
+func (x message) hello() *refusal {
+	x.due.Store(0)
 	var hello wire.Hello
-	hello.Decode(payload)
-	s.parent = span.ParseParent(hello.Caller())
-	if err := s.b.identity.complete(&s.facts, func() bool { return s.b.exits.lives(s) }); err != nil {
+	hello.Decode(x.payload)
+	x.parent = span.ParseParent(hello.Caller())
+	if err := x.b.identity.complete(&x.facts, func() bool { return x.b.exits.lives(x.session) }); err != nil {
 		return refuse(wire.CodeDenied, err)
 	}
-	s.cuda, s.hook = hello.CUDA, printable(hello.Hook[:])
-	s.unknown.Store(uint32(hello.Unknown))
-	policy := s.b.policy.Load()
+	x.cuda, x.hook = hello.CUDA, printable(hello.Hook[:])
+	x.unknown.Store(uint32(hello.Unknown))
+	policy := x.b.policy.Load()
 	wished := wire.Text(hello.Tenant[:])
-	tenant, err := (*policy).Tenant(s.facts, wished)
+	tenant, err := (*policy).Tenant(x.facts, wished)
 	if err != nil {
 		return refuse(wire.CodeTenant, err)
 	}
 	if twice(hello.UUID[:hello.GPUs]) {
 		return refusedTwice
 	}
-	if r := s.b.roll.mayHave(s); r != nil {
+	if r := x.b.roll.mayHave(x.session); r != nil {
 		return r
 	}
-	descriptor, err := s.page.open(s.id)
+	descriptor, err := x.page.open(x.id)
 	if err != nil {
-		return s.b.doubt.want(err)
+		return x.b.doubt.want(err)
 	}
 	defer func() { _ = unix.Close(descriptor) }()
-	s.b.roll.mu.Lock() // a RESUME of another connection compares them
-	s.wished, s.token = wished, max(random(), 1)
-	s.b.roll.mu.Unlock()
-	s.tenant, s.since = tenant, time.Now()
-	governed := s.sit(&hello, *policy)
-	if len(s.strange) > 0 {
-		s.b.gpus.strangers(s)
+	x.b.roll.mu.Lock() // a RESUME of another connection compares them
+	x.wished, x.token = wished, max(random(), 1)
+	x.b.roll.mu.Unlock()
+	x.tenant, x.since = tenant, time.Now()
+	governed := x.sit(&hello, *policy)
+	if len(x.strange) > 0 {
+		x.b.gpus.strangers(x.session)
 	}
-	if h.Type == wire.TypeResume {
-		s.resume(&hello)
+	if x.Type == wire.TypeResume {
+		x.resume(&hello)
 	}
-	s.page.pinged(s.b.clock.now())
-	s.showMemory()
-	w := wire.Welcome{Token: s.token, GPUs: governed, Heartbeat: uint32(pingInterval / time.Millisecond),
+	x.page.pinged(x.b.clock.now())
+	x.showMemory()
+	w := wire.Welcome{Token: x.token, GPUs: governed, Heartbeat: uint32(pingInterval / time.Millisecond),
 		PageBytes: wire.PageSize}
-	if s.b.options.FailClosed {
+	if x.b.options.FailClosed {
 		w.FailClosed = 1
 	}
 	copy(w.Tenant[:len(w.Tenant)-1], tenant)
 	first := ""
-	if len(s.seats) > 0 && s.seats[0] != nil {
-		first = s.seats[0].gpu.uuid
+	if len(x.seats) > 0 && x.seats[0] != nil {
+		first = x.seats[0].gpu.uuid
 	}
 	(*policy).Quota(tenant, first).tell(&w)
-	s.state.Store(int32(authenticated))
-	if s.b.policy.Load() != policy {
-		s.b.reload(s) // Reload may not have seen this session
+	x.state.Store(int32(authenticated))
+	if x.b.policy.Load() != policy {
+		x.b.reload(x.session) // Reload may not have seen this session
 	}
-	s.b.absent.greet(s)
+	x.b.absent.greet(x.session)
 	descriptors := []int{descriptor}
-	if hello.Leases == 1 && s.unread() == 0 { // no more than two are in flight
-		traced := hello.Trace == 1 && s.b.options.Observe != nil
+	if hello.Leases == 1 && x.unread() == 0 { // no more than two are in flight
+		traced := hello.Trace == 1 && x.b.options.Observe != nil
 		leases, mapped, err := makeLeases(traced, hello.Crash == 1)
 		if err != nil {
-			return s.b.doubt.want(err)
+			return x.b.doubt.want(err)
 		}
-		s.leases, s.file = wire.Leases(mapped), os.NewFile(uintptr(leases), "leases")
+		x.leases, x.file = wire.Leases(mapped), os.NewFile(uintptr(leases), "leases")
 		if traced {
-			s.trace.open(mapped, s.file, hello.Crash == 1)
+			x.trace.open(mapped, x.file, hello.Crash == 1)
 		}
 		descriptors = append(descriptors, leases)
 	}
-	return s.hand(fd, h.Type, w.Append(wire.Header{Type: wire.TypeWelcome, Seq: h.Seq,
-		Session: s.id}.Append(m.out[:0])), descriptors...)
+	return x.hand(w.Append(x.answer(wire.TypeWelcome)), descriptors...)
 }
 
 // twice reports whether a GPU is named twice: each has one seat.

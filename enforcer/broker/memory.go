@@ -15,42 +15,42 @@ const mostBytes = 1 << 44
 
 // reserve answers on the connection's goroutine: the ledger has its own lock
 // and takes no time. An allocation that must be asked for again leaves no record.
-func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refusal {
+func (x message) reserve() *refusal {
 	var ask wire.Memory
-	ask.Decode(payload)
+	ask.Decode(x.payload)
 	waited := time.Duration(ask.Wait) * time.Millisecond
 	ask.Wait = 0
-	t, r := s.seat(ask.GPU)
+	t, r := x.seat(ask.GPU)
 	if r != nil {
 		return r
 	}
-	began := s.b.clock.now()
+	began := x.b.clock.now()
 	answer, result := wire.TypeGrant, ok
-	s.lacks = ""
+	x.lacks = ""
 	switch {
-	case t == nil && s.b.options.FailClosed:
-		answer, result, ask.Bytes, s.lacks = wire.TypeDeny, denied, 0, "denied"
+	case t == nil && x.b.options.FailClosed:
+		answer, result, ask.Bytes, x.lacks = wire.TypeDeny, denied, 0, "denied"
 	case t != nil:
-		reservation, granted, free, asked := s.admit(t, waited, &ask)
-		if granted && s.b.options.Granted != nil {
-			s.b.options.Granted(asked)
+		reservation, granted, free, asked := x.admit(t, waited, &ask)
+		if granted && x.b.options.Granted != nil {
+			x.b.options.Granted(asked)
 		}
-		if granted && s.leases != nil && ask.Bytes <= wire.LeaseMax && !s.stays(t, ask.Kind) {
-			t.gpu.memory.Lend(s.id, s.leases.At(t.index))
+		if granted && x.leases != nil && ask.Bytes <= wire.LeaseMax && !x.stays(t, ask.Kind) {
+			t.gpu.memory.Lend(x.id, x.leases.At(t.index))
 		}
 		if !granted && free >= ask.Bytes && free > 0 {
 			return refusedMany
 		}
 		if ask.Reservation = reservation; !granted {
-			answer, result, ask.Bytes, s.lacks = wire.TypeDeny, denied, free, "denied"
+			answer, result, ask.Bytes, x.lacks = wire.TypeDeny, denied, free, "denied"
 		}
 		if ask.Wait > 0 {
-			s.lacks = "later"
+			x.lacks = "later"
 		}
 	}
-	s.fault = send(fd, ask.Append(wire.Header{Type: answer, Seq: h.Seq, Session: s.id}.Append(m.out[:0])))
-	s.b.counters.count(h.Type, result)
-	s.b.counters.admission.observe(s.b.clock.now() - began)
+	x.fault = send(x.fd, ask.Append(x.answer(answer)))
+	x.b.counters.count(x.Type, result)
+	x.b.counters.admission.observe(x.b.clock.now() - began)
 	return nil
 }
 
@@ -73,7 +73,7 @@ func (s *session) admit(t *seat, waited time.Duration, ask *wire.Memory) (reserv
 			case old:
 				again = true
 			case lacks != ledger.LacksCap:
-				ask.Wait = s.later(asked)
+				ask.Wait = s.b.options.later(asked)
 			}
 			return again || ask.Wait > 0
 		})
@@ -97,40 +97,40 @@ func (s *session) request(t *seat, bytes uint64) Request {
 
 // later returns the milliseconds after which an allocation for which there is no
 // room should be asked for again; 0: it fails.
-func (s *session) later(r Request) uint32 {
-	if s.b.options.Later == nil {
+func (o *Options) later(r Request) uint32 {
+	if o.Later == nil {
 		return 0
 	}
-	return uint32(s.b.options.Later(r).Milliseconds())
+	return uint32(o.Later(r).Milliseconds())
 }
 
 // book records what a process did with memory: COMMIT, ABORT and FREE. Only
 // errors are answered.
-func (s *session) book(_ int, _ *mail, h wire.Header, payload []byte) *refusal {
+func (x message) book() *refusal {
 	var m wire.Memory
-	m.Decode(payload)
-	t, r := s.seat(m.GPU)
+	m.Decode(x.payload)
+	t, r := x.seat(m.GPU)
 	if r != nil || t == nil {
 		return r
 	}
 	var err error
 	switch memory := t.gpu.memory; {
-	case h.Type == wire.TypeCommit:
-		err = memory.Commit(s.id, m.Reservation, m.Bytes)
-	case h.Type == wire.TypeAbort && m.Reservation != 0:
-		err = memory.Abort(s.id, m.Reservation)
-	case h.Type == wire.TypeAbort:
-		err = memory.Failed(s.id, m.Bytes)
+	case x.Type == wire.TypeCommit:
+		err = memory.Commit(x.id, m.Reservation, m.Bytes)
+	case x.Type == wire.TypeAbort && m.Reservation != 0:
+		err = memory.Abort(x.id, m.Reservation)
+	case x.Type == wire.TypeAbort:
+		err = memory.Failed(x.id, m.Bytes)
 	default:
-		err = memory.Free(s.id, m.Bytes)
+		err = memory.Free(x.id, m.Bytes)
 	}
 	if err != nil {
 		return &refusal{wire.CodeState, err.Error(), false}
 	}
-	s.b.counters.count(h.Type, ok)
-	s.mu.Lock()
-	name := s.tenant
-	s.mu.Unlock()
+	x.b.counters.count(x.Type, ok)
+	x.mu.Lock()
+	name := x.tenant
+	x.mu.Unlock()
 	t.showMemory(name)
 	return nil
 }

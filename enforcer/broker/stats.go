@@ -201,29 +201,29 @@ func (g *gpu) stats(all *wire.Stats) {
 }
 
 // stats answers STATS with a file of JSON, if the user may see everything.
-func (s *session) stats(fd int, m *mail, h wire.Header, _ []byte) *refusal {
-	if may := s.b.options.Observer; s.facts.UID != 0 && int(s.facts.UID) != os.Geteuid() &&
-		(may == nil || !may(s.facts.UID)) {
+func (x message) stats() *refusal {
+	if may := x.b.options.Observer; x.facts.UID != 0 && int(x.facts.UID) != os.Geteuid() &&
+		(may == nil || !may(x.facts.UID)) {
 		return &refusal{wire.CodeDenied, "statistics are for root, the broker's own user and the observer's", true}
 	}
-	s.due.Store(0)
-	s.state.CompareAndSwap(int32(connecting), int32(observing))
+	x.due.Store(0)
+	x.state.CompareAndSwap(int32(connecting), int32(observing))
 	switch {
-	case s.unread() > 0:
+	case x.unread() > 0:
 		return refusedUnread
-	case !s.user.asks.take(s.b.clock.now(), s.b.timing.asks):
+	case !x.user.asks.take(x.b.clock.now(), x.b.timing.asks):
 		return refusedAsks
 	}
 	file, err := memfd("gpusteward-stats")
 	if err != nil {
-		return s.b.doubt.want(err)
+		return x.b.doubt.want(err)
 	}
 	out := os.NewFile(uintptr(file), "gpusteward-stats")
 	defer func() { _ = out.Close() }()
 	text := new(bytes.Buffer)
 	encoder := json.NewEncoder(text)
 	encoder.SetEscapeHTML(false) // a program that chooses names would make the answer six times as long
-	if err = encoder.Encode(s.b.Stats()); err == nil {
+	if err = encoder.Encode(x.b.Stats()); err == nil {
 		_, err = out.WriteAt(text.Bytes(), 0) // the reader shares the position
 	}
 	if err == nil {
@@ -233,18 +233,18 @@ func (s *session) stats(fd int, m *mail, h wire.Header, _ []byte) *refusal {
 	if err != nil {
 		return refuse(wire.CodeLimit, err)
 	}
-	return s.hand(fd, h.Type, wire.Header{Type: wire.TypeStatsReply, Seq: h.Seq, Session: s.id}.Append(m.out[:0]), file)
+	return x.hand(x.answer(wire.TypeStatsReply), file)
 }
 
 // hand answers a message with a frame and descriptors, which remain the
 // caller's. If a descriptor cannot be had or too many are in flight, the
 // session ends.
-func (s *session) hand(fd int, t wire.Type, frame []byte, descriptors ...int) *refusal {
-	err := sendWith(fd, frame, descriptors...)
+func (x message) hand(frame []byte, descriptors ...int) *refusal {
+	err := sendWith(x.fd, frame, descriptors...)
 	if starving(err) {
-		return s.b.doubt.want(err)
+		return x.b.doubt.want(err)
 	}
-	s.b.counters.count(t, ok)
-	s.fault = err
+	x.b.counters.count(x.Type, ok)
+	x.fault = err
 	return nil
 }
