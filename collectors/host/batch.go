@@ -22,9 +22,9 @@ var batches = []batch{
 	// pbs_jobs.service/jobid/7.server in v1, pbs_jobs.service/jobs/7.server in v2; before 2020 pbspro.slice and pbspro.
 	{"pbs", regexp.MustCompile(`^(?:pbs_jobs|pbspro)(?:\.service|\.slice)?$`), regexp.MustCompile(`^(?:jobid|jobs)$`),
 		regexp.MustCompile(`^(?:(?:pbs_jobs|pbspro)-)?(\d.*?)(?:\.slice)?$`)},
-	// condor_<directory of execution>_<slot>: a slot, named so by its type, has one job at a time.
+	// condor_<directory of execution>_<slot>: a slot has one job at a time. Its type may have another name for it.
 	{"htcondor", regexp.MustCompile(`^htcondor$`), regexp.MustCompile(`^$`),
-		regexp.MustCompile(`^condor_.*?_((?:slot|backfill)\d.*?)(?:\.service|\.scope|\.slice)?$`)},
+		regexp.MustCompile(`^condor_.*?_((?:slot|backfill)\d.*?|[A-Za-z]+\d+(?:_\d+)?@.*?)(?:\.service|\.scope|\.slice)?$`)},
 	// torque/7.server, in v1
 	{"torque", regexp.MustCompile(`^torque(?:\.\d+)?$`), regexp.MustCompile(`^$`), regexp.MustCompile(`^(\d.*)$`)},
 	// oar/<user>_<number> in v1, oar.slice/oar-u<uid>.slice/oar-u<uid>-j<number>.slice in v2

@@ -14,7 +14,7 @@ var (
 	userGroup    = regexp.MustCompile(`^user(?:\.slice|-(\d+)\.slice|@(\d+)\.service)$`)
 
 	// parents are top-level groups with containers of any name below them.
-	parents = []string{"lxc", "k8s.io", "default"}
+	parents = []string{"lxc", "lxc.payload", "k8s.io", "default"}
 
 	// runtimes are units that can have pods, containers or jobs below them, also as a snap:
 	// snap.microk8s.daemon-kubelite.service.
