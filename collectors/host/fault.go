@@ -47,7 +47,7 @@ type Fault struct {
 // parsed, so the beginning is trustworthy.
 var (
 	faultLine    = regexp.MustCompile(`^(?:NVRM: Xid|nvidia-nvswitch\d+: SXid) \((?:PCI:)?([0-9a-fA-F:.]+)(?: GPU-I:(\d+))?(?: GPU-CI:\d+)?\): (\d+),?\s*(.*)`)
-	faultProcess = regexp.MustCompile(`^pid='?(\d+|<unknown>)'?(?:, name=([^,]*))?(?:, )?`)
+	faultProcess = regexp.MustCompile(`^pid='?(\d+|<unknown>)'?(?:, name=(.*?)(?:, |,?$)|, )?`)
 	faultChannel = regexp.MustCompile(`(?i)\bch(?:annel)?(?: ?id)?:? +(?:0x)?[0-9a-f]{2}`)
 )
 
@@ -73,7 +73,7 @@ func ParseFault(text string) (Fault, bool) {
 	}
 	if p := faultProcess.FindStringSubmatch(f.Text); p != nil {
 		if pid, err := strconv.ParseInt(p[1], 10, 32); err == nil { // digits that overflow are not a PID
-			f.PID, f.Comm = int(pid), p[2]
+			f.PID, f.Comm = int(pid), Unescape(p[2])
 		}
 		f.Text = f.Text[len(p[0]):]
 		f.Owned = f.PID > 0 && faultChannel.MatchString(f.Text)

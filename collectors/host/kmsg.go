@@ -3,10 +3,12 @@ package host
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strconv"
 	"syscall"
 	"time"
@@ -25,6 +27,19 @@ type Record struct {
 // Kernel reports whether the kernel itself logged r. Writers to /dev/kmsg can
 // use any facility except the kernel's, which is 0.
 func (r Record) Kernel() bool { return r.Priority>>3 == 0 }
+
+// escaped is a byte as /dev/kmsg writes those that are not ASCII or not printable,
+// and the backslash.
+var escaped = regexp.MustCompile(`\\x[0-9a-f]{2}`)
+
+// Unescape returns a part of a record's text as it was logged, which may be
+// anything.
+func Unescape(text string) string {
+	return escaped.ReplaceAllStringFunc(text, func(s string) string {
+		b, _ := hex.DecodeString(s[len(`\x`):])
+		return string(b)
+	})
+}
 
 // A recordReader reads /dev/kmsg from the start of the kernel's ring, so that
 // messages from before the agent's start are not lost. It belongs to one

@@ -215,9 +215,9 @@ func TestOwnerOfAProcess(t *testing.T) {
 
 func TestUnknownCodes(t *testing.T) {
 	d := newDesk(t)
-	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 888, something new")
+	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 888, something n\\xc3\\xa9w")
 	d.to(time.Minute)
-	if e := d.incidents()[0]; e.Class != "" || e.Message != "XID 888, which is not in the table of XIDs: something new" {
+	if e := d.incidents()[0]; e.Class != "" || e.Message != "XID 888, which is not in the table of XIDs: something néw" {
 		t.Errorf("%+v", e)
 	}
 	fixture.Equal(t, d.Losses(), Losses{}, "…, though the driver has no name for it")

@@ -101,7 +101,7 @@ func ParseLine(r host.Record, driverTask func(pid int) bool) (Observation, bool)
 			case "pid":
 				s.PID, _ = strconv.Atoi(m[i]) // digits that do not fit are no PID
 			case "comm":
-				s.Comm = m[i]
+				s.Comm = host.Unescape(m[i])
 			case "part":
 				s.Part = m[i]
 			}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"gpusteward/collectors/host"
 )
 
 // Values of What for which there are tables of codes.
@@ -305,7 +307,8 @@ func (i *openIncident) message() string {
 	case i.due != 0:
 		end += fmt.Sprintf(", follows XID %d", i.due)
 	}
-	text, line := i.title, strings.TrimSuffix(strings.ReplaceAll(i.text, `\x0aNVRM:`, ""), ".") // of several lines in one record
+	text := i.title
+	line := host.Unescape(strings.TrimSuffix(strings.ReplaceAll(i.text, `\x0aNVRM:`, ""), ".")) // of several lines in one record
 	if line != "" && !strings.Contains(strings.ToLower(text), strings.ToLower(line)) {
 		text += ": " + line
 	}
