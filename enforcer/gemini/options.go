@@ -92,7 +92,7 @@ func (o *Options) Check() error {
 	}
 	switch {
 	case err != nil:
-		return fmt.Errorf("listen: %w", err)
+		return fmt.Errorf("listen: %w: write an address and a port, such as 127.0.0.1:50052", err)
 	case host == "" || port == "":
 		return fmt.Errorf("listen: %q lacks an address or a port: write 127.0.0.1 for this host or 0.0.0.0 for all, "+
 			"and a port",

@@ -122,7 +122,7 @@ func (s Steps) check() error {
 	}
 	wrong.If(s.Hold < time.Second || s.Hold > 24*time.Hour, "hold: %v is not between 1s and 24h", s.Hold)
 	wrong.If(!(s.Throttle > 0 && s.Throttle < 1), "throttle: %v is not a part of the limit: write a number above 0 and "+
-		"below 1", s.Throttle)
+		"below 1%s", s.Throttle, quota.Meant(s.Throttle))
 	wrong.If(len(s.Pause) == 0, "pause: it is empty: list some of %s, or set mode to throttle to avoid pauses",
 		strings.Join(pauseWays, ", "))
 	wrong.If(s.Grace < 0 || s.Grace > time.Hour, "grace: %v is not between 0s and 1h", s.Grace)

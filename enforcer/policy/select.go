@@ -122,7 +122,7 @@ func checkPattern(kind int, before []string, text string) error {
 		return fmt.Errorf("%q is listed twice: remove one", text)
 	}
 	if len(forms[kind]) > 0 && !fitsAny(forms[kind], text) {
-		return fmt.Errorf("%q selects nothing: values look like %s", text,
+		return fmt.Errorf("%q selects nothing: values look like %s, where * is any text", text,
 			strings.Join(forms[kind], " or "))
 	}
 	return nil

@@ -46,6 +46,9 @@ func newPoster(address string, o Options) (*poster, error) {
 	if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 		return nil, fmt.Errorf("%q is not an address such as http://host:9093", u)
 	}
+	if before, _, more := strings.Cut(u.String(), "/api/v"); more {
+		return nil, fmt.Errorf("%q is an address of the API, which is found below: write %s", u, before)
+	}
 	c, transport := o.HTTP, o.transport
 	if user != nil {
 		password, _ := user.Password()

@@ -27,6 +27,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,6 +37,7 @@ import (
 	"gpusteward/collectors/host"
 	"gpusteward/health/incident"
 	"gpusteward/internal/input"
+	"gpusteward/internal/quota"
 )
 
 // DefaultFile is the configuration file unless --config.file names another.
@@ -132,7 +134,7 @@ func (c Config) validate() error {
 	wrong.Below("", c.Enforcer.validate())
 	wrong.Below("", c.Web.validate())
 	wrong.If(!(c.Tracing.Sample >= 0 && c.Tracing.Sample <= 1), "tracing.sample: %v, or %v %%, is not a part from 0 to 1 or from "+
-		"0 %% to 100 %%", float64(c.Tracing.Sample), 100*float64(c.Tracing.Sample))
+		"0 %% to 100 %%%s", float64(c.Tracing.Sample), 100*float64(c.Tracing.Sample), quota.Meant(float64(c.Tracing.Sample)))
 	return wrong.Err()
 }
 
@@ -242,8 +244,12 @@ func (w Web) validate() error {
 // A count is a whole number. The YAML decoder would truncate 1.5 to 1.
 type count int
 
-// UnmarshalYAML decodes a number without a fraction.
+// UnmarshalYAML decodes a number without a fraction, also one in quotes.
 func (c *count) UnmarshalYAML(n *yaml.Node) error {
+	if number, err := strconv.Atoi(n.Value); err == nil && n.ShortTag() == "!!str" {
+		*c = count(number)
+		return nil
+	}
 	if n.ShortTag() == "!!float" {
 		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: cannot unmarshal !!float `%s` into int",
 			n.Line, n.Value)}}

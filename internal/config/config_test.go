@@ -218,8 +218,8 @@ func TestTermIsAKey(t *testing.T) { // not parallel: the table is everybody's
 	}
 	for terms, want := range map[string]string{
 		"patience: 90s":                        ":5: enforcer.tenants[0].patience: nobody has more than a minute",
-		"patience: long":                       `:5: enforcer.tenants[0].patience: "long" is not a duration such as 10s or 1m`,
-		"patience: [1s]":                       ":5: enforcer.tenants[0].patience: want a duration such as 10s or 1m, not a list",
+		"patience: long":                       `:5: enforcer.tenants[0].patience: "long" is not a duration such as 10s, 1m or 24h`,
+		"patience: [1s]":                       ":5: enforcer.tenants[0].patience: want a duration such as 10s, 1m or 24h, not a list",
 		"gpus: [{gpu: ['0'], patience: 90s}]":  ":5: enforcer.tenants[0].gpus[0].patience: nobody has more than a minute",
 		"hurry: 1s":                            `:5: unknown key "hurry"; choose from name, select, binding, ` + "priority, guarantee,",
 		"gpus: [{gpu: ['0'], impatience: 1s}]": "(did you mean patience?)",

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -39,11 +41,22 @@ var retired = map[string]string{
 	"Tenant.executables": underSelect,
 }
 
+// flags are keys that people look for in the file, and the flags of the agent that
+// they mean.
+var flags = map[string]string{
+	"listen": listens, "listen_address": listens, "address": listens, "port": listens,
+	"tls": "--web.config.file", "tls_config": "--web.config.file", "basic_auth": "--web.config.file",
+	"log_level": "--log.level", "log_format": "--log.format", "state_dir": "--state.dir", "runtime_dir": "--runtime.dir",
+	"role": "--role",
+}
+
+const listens = "--web.listen-address"
+
 // remedies are what to do about errors of YAML itself, by a part of their text.
 var remedies = [][2]string{
 	{"cannot start any token", "indent with spaces, not with tabs, and quote a value that begins with % @ or `"},
 	{"mapping values are not allowed", `indent the keys of a section alike, and quote a value that contains ": "`},
-	{"did not find expected key", "indent the keys of a section alike"},
+	{"did not find expected key", "indent the keys of a section alike, and quote a value that begins with {"},
 	{"unexpected end of stream", "a quote is not closed"},
 	{"expected ',' or ']'", "a bracket is not closed, or a comma is missing"},
 	{"expected ',' or '}'", "a brace is not closed, or a comma is missing"},
@@ -80,6 +93,9 @@ func decodeStrict(path string, text []byte, v any, root *yaml.Node) error {
 	if err == nil || errors.Is(err, io.EOF) { // an empty file means defaults
 		return nil
 	}
+	if bad := bytes.IndexRune(text, utf8.RuneError); bad >= 0 && strings.Contains(err.Error(), "UTF-8") {
+		return fmt.Errorf("%s:%d: this line is not UTF-8: save the file as UTF-8", path, 1+bytes.Count(text[:bad], []byte("\n")))
+	}
 	problems := []string{err.Error()}
 	var typeError *yaml.TypeError
 	if errors.As(err, &typeError) {
@@ -95,50 +111,43 @@ func decodeStrict(path string, text []byte, v any, root *yaml.Node) error {
 // explain converts an error of the decoder into the file, the line, the key and
 // the expected value.
 func explain(path, problem string, t reflect.Type, root *yaml.Node) error {
-	line, what, match := 0, strings.TrimPrefix(problem, "yaml: "), func(key, value *yaml.Node) bool { return false }
+	line, what := 0, strings.TrimPrefix(problem, "yaml: ")
+	match := func(path string, key, value *yaml.Node) bool { return false }
 	if m := atLine.FindStringSubmatch(problem); m != nil {
 		line, _ = strconv.Atoi(m[1])
 		what = m[2]
 	}
+	wrong := wrongType.FindStringSubmatch(what)
 	if m := unknownField.FindStringSubmatch(what); m != nil {
-		known := knownKeys(t, m[2])
-		if known == nil { // of a type that decodes itself under another name
-			path, _ := find(root, "", func(key, _ *yaml.Node) bool {
-				return key != nil && key.Line == line && key.Value == m[1]
-			})
-			known = keysAt(t, path)
-		}
-		what = fmt.Sprintf("unknown key %q%s", m[1], input.Instead(m[1], known))
+		at, _ := find(root, "", func(_ string, key, _ *yaml.Node) bool {
+			return key != nil && key.Line == line && key.Value == m[1]
+		})
+		what = fmt.Sprintf("unknown key %q%s", m[1], input.Instead(m[1], keys(typeAt(t, strings.TrimSuffix(at, m[1])))))
 		if instead := retired[strings.TrimPrefix(m[2], "config.")+"."+m[1]]; instead != "" {
 			what = fmt.Sprintf("the key %q no longer exists: %s", m[1], instead)
+		} else if flag := flags[m[1]]; flag != "" {
+			what = fmt.Sprintf("unknown key %q: this is a flag of the agent, %s", m[1], flag)
 		}
 	} else if m := twice.FindStringSubmatch(what); m != nil {
-		match = func(key, _ *yaml.Node) bool { return key != nil && key.Line == line && key.Value == m[1] }
+		match = func(_ string, key, _ *yaml.Node) bool { return key != nil && key.Line == line && key.Value == m[1] }
 	} else if i := slices.IndexFunc(remedies, func(r [2]string) bool { return strings.Contains(what, r[0]) }); i >= 0 {
 		what += ": " + remedies[i][1]
-	} else if m := wrongType.FindStringSubmatch(what); m != nil {
-		tag, start := "!!"+m[1], strings.TrimSuffix(m[2], "...")
-		list := strings.HasPrefix(m[3], "[]")
-		what = fmt.Sprintf("%q is not %s", m[2], wanted(m[3]))
-		if list {
-			what += ": write [" + m[2] + "]"
-		}
-		if m[2] == "" {
-			what = fmt.Sprintf("want %s, not a %s", wanted(m[3]),
-				map[string]string{"seq": "list", "map": "mapping"}[m[1]])
-			if list {
-				what += ": write it in brackets, [{...}]"
-			}
-		}
-		match = func(_, value *yaml.Node) bool {
-			return value.Line == line && value.ShortTag() == tag && strings.HasPrefix(value.Value, start)
+	} else if wrong != nil {
+		tag, start := "!!"+wrong[1], strings.TrimSuffix(wrong[2], "...")
+		match = func(path string, _, value *yaml.Node) bool {
+			return value.Line == line && value.ShortTag() == tag && strings.HasPrefix(value.Value, start) &&
+				is(typeAt(t, path), wrong[3])
 		}
 	} else if line == 0 { // from UnmarshalText, which does not know its line
-		match = func(_, value *yaml.Node) bool {
+		match = func(_ string, _, value *yaml.Node) bool {
 			return value.Kind == yaml.ScalarNode && strings.HasPrefix(what, strconv.Quote(value.Value)+" ")
 		}
 	}
-	if key, at := find(root, "", match); at > 0 {
+	key, at := find(root, "", match)
+	if wrong != nil {
+		what = mistaken(wrong, nodeOf(root, key), typeAt(t, key))
+	}
+	if at > 0 {
 		line = at
 		if key != "" {
 			what = key + ": " + what
@@ -150,11 +159,37 @@ func explain(path, problem string, t reflect.Type, root *yaml.Node) error {
 	return fmt.Errorf("%s:%d: %s", path, line, what)
 }
 
+// mistaken says that the value of a node has the wrong form, and what to write
+// where a t belongs.
+func mistaken(wrong []string, n yaml.Node, t reflect.Type) string {
+	value, form := wrong[2], wanted(wrong[3])
+	if strings.HasSuffix(value, "...") && n.Kind == yaml.ScalarNode { // the decoder cuts it short
+		value = n.Value
+	}
+	what := fmt.Sprintf("%q is not %s", value, form)
+	if value == "" {
+		what = fmt.Sprintf("want %s, not a %s", form, map[string]string{"seq": "list", "map": "mapping"}[wrong[1]])
+	}
+	switch all := keys(t); {
+	case strings.HasPrefix(wrong[3], "[]") && value == "":
+		what += ": write it in brackets, [{...}]"
+	case strings.HasPrefix(wrong[3], "[]"):
+		what += ": write [" + value + "]"
+	case form == "text" && wrong[1] == "map":
+		what += ": quote a value that begins with {"
+	case form == ofKeys && len(all) > 0:
+		what += ": its keys are " + strings.Join(all, ", ")
+	case form == ofKeys:
+		what += ": write {KEY: VALUE}"
+	}
+	return what
+}
+
 // wanted describes a Go type to an author of YAML.
 func wanted(t string) string {
 	switch {
 	case strings.HasSuffix(t, "Duration"):
-		return "a duration such as 10s or 1m"
+		return quota.Wait(0).Form()
 	case strings.HasPrefix(t, "[]"):
 		return "a list"
 	case strings.Contains(t, "int"):
@@ -168,64 +203,105 @@ func wanted(t string) string {
 	case t == "string":
 		return "text"
 	}
-	return "a mapping of keys to values"
+	return ofKeys
 }
 
-// knownKeys lists the YAML keys of the type called name within t.
-func knownKeys(t reflect.Type, name string) (keys []string) {
-	switch t.Kind() {
-	case reflect.Pointer, reflect.Slice:
-		return knownKeys(t.Elem(), name)
-	case reflect.Struct:
+const ofKeys = "a mapping of keys to values"
+
+// is reports whether t, if it is known, may be what the decoder calls name: a
+// type that decodes itself does so under another one.
+func is(t reflect.Type, name string) bool {
+	if t == nil {
+		return true
+	}
+	_, itself := reflect.PointerTo(t).MethodByName("UnmarshalYAML")
+	return itself || t.String() == name || t.Kind().String() == name
+}
+
+// typeAt returns the type of the value at a dotted key path in a t; nil if it is
+// unknown.
+func typeAt(t reflect.Type, path string) reflect.Type {
+	for part := range strings.FieldsFuncSeq(path, func(r rune) bool { return strings.ContainsRune(".[]", r) }) {
+		switch t = value(t); {
+		case t.Kind() == reflect.Slice || t.Kind() == reflect.Map:
+			t = t.Elem()
+		case t.Kind() == reflect.Struct:
+			var below reflect.Type
+			for name, field := range fields(t) {
+				if name == part {
+					below = field
+				}
+			}
+			if t = below; t == nil {
+				return nil
+			}
+		default:
+			return nil
+		}
+	}
+	return value(t)
+}
+
+// value returns what a pointer to t points to, or t.
+func value(t reflect.Type) reflect.Type {
+	if t.Kind() == reflect.Pointer {
+		return t.Elem()
+	}
+	return t
+}
+
+// keys lists the YAML keys of a t in their order; none for a nil t, or one that
+// has no keys of its own.
+func keys(t reflect.Type) (all []string) {
+	if t != nil && t.Kind() == reflect.Struct {
+		for key := range fields(t) {
+			all = append(all, key)
+		}
+	}
+	return all
+}
+
+// fields yields the YAML keys of a struct and the type of each: nil for the terms
+// of a quota, which are an inline map.
+func fields(t reflect.Type) iter.Seq2[string, reflect.Type] {
+	return func(yield func(string, reflect.Type) bool) {
 		for i := range t.NumField() {
 			f := t.Field(i)
-			switch key, option, _ := strings.Cut(f.Tag.Get("yaml"), ","); {
-			case !f.IsExported() || option == olderName:
-			case t.String() != name:
-				if found := knownKeys(f.Type, name); found != nil {
-					return found
+			key, option, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+			below := map[string]reflect.Type{}
+			names := []string{key}
+			switch {
+			case !f.IsExported() || key == "" && option != "inline":
+				continue
+			case option == olderName && strings.HasPrefix(t.PkgPath(), "gpusteward/"): // elsewhere it marks optional keys
+				continue
+			case option == "inline" && f.Type.Kind() == reflect.Map:
+				names = quota.Keys()
+			case option == "inline":
+				names = nil
+				for name, field := range fields(f.Type) {
+					names, below[name] = append(names, name), field
 				}
-			case f.Type == reflect.TypeFor[terms]():
-				keys = append(keys, quota.Keys()...)
 			default:
-				keys = append(keys, key)
+				below[key] = f.Type
+			}
+			for _, name := range names {
+				if !yield(name, below[name]) {
+					return
+				}
 			}
 		}
 	}
-	return keys
-}
-
-// keysAt lists the YAML keys beside the dotted key path.
-func keysAt(t reflect.Type, path string) (keys []string) {
-	if t.Kind() == reflect.Pointer {
-		return keysAt(t.Elem(), path)
-	}
-	if t.Kind() != reflect.Struct {
-		return nil
-	}
-	first, rest, deeper := strings.Cut(path, ".")
-	for i := range t.NumField() {
-		f := t.Field(i)
-		switch key, option, _ := strings.Cut(f.Tag.Get("yaml"), ","); {
-		case option == "inline":
-			keys = append(keys, keysAt(f.Type, path)...)
-		case deeper && key == first:
-			return keysAt(f.Type, rest)
-		case !deeper && key != "":
-			keys = append(keys, key)
-		}
-	}
-	return keys
 }
 
 // find returns the dotted key and the line of the first match, which is a key
 // and its value or an element of a list (with a nil key); 0 if there is none.
-func find(n *yaml.Node, path string, match func(key, value *yaml.Node) bool) (string, int) {
+func find(n *yaml.Node, path string, match func(path string, key, value *yaml.Node) bool) (string, int) {
 	below := func(path string, key, value *yaml.Node) (string, int) {
-		if key != nil && match(key, value) {
-			return path, key.Line
-		}
-		if key == nil && match(nil, value) {
+		if match(path, key, value) {
+			if key != nil {
+				return path, key.Line
+			}
 			return path, value.Line
 		}
 		return find(value, path, match)

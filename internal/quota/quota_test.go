@@ -41,7 +41,7 @@ func TestTermIsARow(t *testing.T) { // not parallel: the table is everybody's
 		Metric: Metric{Name: "nvgpu_quota_patience_seconds", Help: "How long it waits."},
 	})
 	var w Written
-	fixture.Fails(t, w.Set("patience", "long"), `"long" is not a duration such as 10s or 1m`, "a text of another unit")
+	fixture.Fails(t, w.Set("patience", "long"), `"long" is not a duration such as 10s, 1m or 24h`, "a text of another unit")
 	w = write(t, "guarantee", "10 %", "patience", "90s")
 	q := w.Over(Free())
 	fixture.Fails(t, q.Check(), "patience: nobody has more than a minute", "it is checked")
@@ -62,7 +62,7 @@ func TestTermIsARow(t *testing.T) { // not parallel: the table is everybody's
 func TestEveryFieldHasARow(t *testing.T) {
 	texts := map[string]string{"a part such as 0.3 or 30 %": "30 %",
 		"a size such as 4 GiB, 500 MiB or a number of bytes": "4 GiB",
-		"a size such as 4 GiB, or a part such as 30 %":       "30 %", "a duration such as 10s or 1m": "10s"}
+		"a size such as 4 GiB, or a part such as 30 %":       "30 %", "a duration such as 10s, 1m or 24h": "10s"}
 	written := map[string]string{}
 	for _, term := range Terms {
 		q := write(t, term.Key, texts[term.Form()]).Over(Quota{Memory: 1})

@@ -27,7 +27,8 @@ var Terms = []*Term{
 		Check: func(q Quota) string {
 			switch {
 			case !(q.Guarantee >= 0 && q.Guarantee <= 1):
-				return fmt.Sprintf("%v is not a part of the GPU's time: write 0 to 1, or 0 %% to 100 %%", q.Guarantee)
+				return fmt.Sprintf("%v is not a part of the GPU's time: write 0 to 1, or 0 %% to 100 %%%s", q.Guarantee,
+					Meant(q.Guarantee))
 			case q.Limit > 0 && q.Guarantee > q.Limit:
 				return fmt.Sprintf("%v is more than the limit, %v: lower it, or raise the limit",
 					Part(q.Guarantee), Part(q.Limit))
@@ -110,7 +111,7 @@ func bad(limit float64, of string) string {
 	if limit > 0 && limit <= 1 {
 		return ""
 	}
-	return fmt.Sprintf("%v is not a part of the %s: write up to 1, or up to 100 %%, which is no limit", limit, of)
+	return fmt.Sprintf("%v is not a part of the %s: write up to 1, or up to 100 %%, which is no limit%s", limit, of, Meant(limit))
 }
 
 // Find returns the term of a key; nil if there is none.

@@ -47,6 +47,15 @@ func (Part) Form() string { return "a part such as 0.3 or 30 %" }
 
 func (p *Part) take(v Value) { *p = *v.(*Part) }
 
+// Meant asks about a part that is too large whether its sign was forgotten: it
+// continues a sentence. 200 % may be meant as it is.
+func Meant(part float64) string {
+	if part > 2 && part <= 100 {
+		return fmt.Sprintf("; did you mean %g %%?", part)
+	}
+	return ""
+}
+
 // A Size is written in bytes or as 4 GiB.
 type Size uint64
 
@@ -159,7 +168,7 @@ func (w Wait) String() string { return time.Duration(w).String() }
 func (w Wait) Number() float64 { return time.Duration(w).Seconds() }
 
 // Form returns what is written.
-func (Wait) Form() string { return "a duration such as 10s or 1m" }
+func (Wait) Form() string { return "a duration such as 10s, 1m or 24h" }
 
 func (w *Wait) take(v Value) { *w = *v.(*Wait) }
 
