@@ -42,7 +42,7 @@ func ParseCgroup(content string, uid int) Workload {
 		if len(parts) < 3 {
 			continue
 		}
-		groups := split(parts[2])
+		groups := split(strings.TrimSuffix(parts[2], " (deleted)")) // of a process that has ended in a group that is gone
 		w, tells := place(groups, strconv.Itoa(uid)), 0
 		if !w.own {
 			tells = slices.Index(kinds, w.Kind)
