@@ -90,8 +90,9 @@ func decodeStrict(path string, text []byte, v any, root *yaml.Node) error {
 			}
 		}
 	}
+	all := empties(path, root)
 	if err == nil || errors.Is(err, io.EOF) { // an empty file means defaults
-		return nil
+		return all.Err()
 	}
 	if bad := bytes.IndexRune(text, utf8.RuneError); bad >= 0 && strings.Contains(err.Error(), "UTF-8") {
 		return fmt.Errorf("%s:%d: this line is not UTF-8: save the file as UTF-8", path, 1+bytes.Count(text[:bad], []byte("\n")))
@@ -101,10 +102,20 @@ func decodeStrict(path string, text []byte, v any, root *yaml.Node) error {
 	if errors.As(err, &typeError) {
 		problems = typeError.Errors
 	}
-	var all input.Errors
 	for _, p := range problems {
 		all = append(all, explain(path, p, reflect.TypeOf(v), root))
 	}
+	return all
+}
+
+// empties returns an error for each element of a list that has no value. The
+// decoder leaves it out.
+func empties(path string, root *yaml.Node) (all input.Errors) {
+	find(root, "", func(at string, key, value *yaml.Node) bool {
+		all.If(key == nil && at != "" && value.ShortTag() == "!!null",
+			"%s:%d: %s: the entry is empty: fill it, or remove its dash", path, value.Line, at)
+		return false
+	})
 	return all
 }
 
