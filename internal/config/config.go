@@ -74,6 +74,9 @@ func load(root, path string) (Config, error) {
 	if tree.Kind == 0 && len(all) > 0 {
 		return c, all // it is no YAML
 	}
+	if tree.Kind != 0 && tree.Content[0].Kind == yaml.SequenceNode {
+		return c, fmt.Errorf("%w; the files of enforcer.tenants_dirs are checked with the configuration", all)
+	}
 	if c.Workloads.Kubelet == kubeletSocket {
 		c.Workloads.Kubelet = defaults(root).Workloads.Kubelet
 	}

@@ -25,7 +25,7 @@ const (
 	longestTenantFile = 256 << 10 // bytes
 )
 
-// A TenantFile is a file *.yml of enforcer.tenants_dirs: a list of tenants.
+// A TenantFile is a file *.yml or *.yaml of enforcer.tenants_dirs: a list of tenants.
 type TenantFile struct {
 	Path    string
 	text    string
@@ -174,7 +174,7 @@ func stampsOf(dirs []string) (stamps map[string]stamp, refused map[string]string
 		}
 		for _, e := range entries {
 			path := filepath.Join(dir, e.Name())
-			if !strings.HasSuffix(path, ".yml") || strings.HasPrefix(e.Name(), ".") {
+			if ext := filepath.Ext(path); ext != ".yml" && ext != ".yaml" || strings.HasPrefix(e.Name(), ".") {
 				continue
 			}
 			if len(stamps) == mostTenantFiles {
