@@ -78,12 +78,18 @@ func (s *Selector) of() (all set) {
 // forms are the patterns that a kind's texts follow: a pattern that has nothing
 // in common with them selects nothing.
 var forms = [kinds][]string{
-	byWorkload:   {"pod:*", "container:*", "unit:*", "slurm:*", "job:*", "user:*"},
-	byPod:        {"*/*"},
-	byUnit:       {"*.service", "*.scope"},
-	bySlice:      {"*.slice"},
-	byExecutable: {"/*"},
+	byWorkload:   {"pod:?*/?*", "container:?*", "unit:?*", "slurm:?*", "job:?*/?*", "user:?*"},
+	byPod:        {"?*/?*"},
+	byUnit:       {"?*.service", "?*.scope"},
+	bySlice:      {"?*.slice"},
+	byExecutable: {"/?*"},
 }
+
+// strange are the characters that no name of a kind has. Those of other languages
+// of patterns select nothing here.
+var strange = [kinds]string{byPod: languages, byContainer: languages, byUnit: languages + "/", bySlice: languages + "/"}
+
+const languages = "[]{}()^$|"
 
 // workloadOf is the kind of workload that a kind of selector is about, by
 // host's names; empty: any.
@@ -121,9 +127,15 @@ func checkPattern(kind int, before []string, text string) error {
 	case slices.Contains(before, text):
 		return fmt.Errorf("%q is listed twice: remove one", text)
 	}
+	if i := strings.IndexAny(text, strange[kind]); i >= 0 {
+		return fmt.Errorf("%q selects nothing: no name has %q, and only * and ? stand for other text", text, text[i:i+1])
+	}
 	if len(forms[kind]) > 0 && !fitsAny(forms[kind], text) {
 		return fmt.Errorf("%q selects nothing: values look like %s, where * is any text", text,
-			strings.Join(forms[kind], " or "))
+			strings.ReplaceAll(strings.Join(forms[kind], " or "), "?*", "*"))
+	}
+	if user, is := strings.CutPrefix(text, "user:"); is && kind == byWorkload && strings.Trim(user, "0123456789*?") != "" {
+		return fmt.Errorf("%q selects nothing: a number follows user:; write users: [%s]", text, user)
 	}
 	return nil
 }
