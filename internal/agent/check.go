@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/url"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -85,9 +86,26 @@ func (c *checkFlags) validate() error {
 	if c.gpusGiven && slices.Contains(strings.Split(c.gpus, ","), "") {
 		return fmt.Errorf("--gpu=%s: the list has an empty GPU", c.gpus)
 	}
+	if err := gpuNames("--gpu", c.gpus); err != nil {
+		return err
+	}
 	for flag, names := range map[string]string{"--only": c.only, "--except": c.except} {
 		if _, err := checks(names); err != nil {
 			return fmt.Errorf("%s: %w", flag, err)
+		}
+	}
+	return nil
+}
+
+// gpuName is what a GPU is called on the command line.
+var gpuName = regexp.MustCompile(`^(?:\d+(?::\d+)?|(?:GPU|MIG)-.+)$`)
+
+// gpuNames refuses what no GPU of any host is called in a flag's list.
+func gpuNames(flag, names string) error {
+	for _, name := range list(names) {
+		if !gpuName.MatchString(name) {
+			return fmt.Errorf("%s: %q is neither an index nor a UUID: write them with commas, as in %s=0,1; without the "+
+				"flag all GPUs are meant", flag, name, flag)
 		}
 	}
 	return nil

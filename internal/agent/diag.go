@@ -43,6 +43,7 @@ func diagCommand(app *kingpin.Application) (*kingpin.CmdClause, *diagFlags) {
 		EnumVar(&d.least, "warning", "critical")
 	cmd.Flag("fault", "Inject a fault, to see it found.").Hidden().
 		EnumVar(&d.fault, "", string(diag.WrongSM), string(diag.WrongBit), string(diag.LowClock), string(diag.Hang))
+	cmd.Validate(func(*kingpin.CmdClause) error { return gpuNames("--gpus", d.gpus) })
 	return cmd, d
 }
 

@@ -84,7 +84,11 @@ func misspelt(app *kingpin.ApplicationModel, selected *kingpin.CmdClause, what, 
 				known = append(known, "--"+f.Name)
 			}
 		}
-		return fmt.Errorf("there is no flag %q here%s", word, input.Instead(word, known))
+		instead := input.Instead(word, known)
+		if selected != nil && selected.FullCommand() == "exec" {
+			instead += "; the program's own flags follow --, as in gpusteward exec -- python3 -u train.py"
+		}
+		return fmt.Errorf("there is no flag %q here%s", word, instead)
 	}
 	for _, c := range commands {
 		if !c.Hidden && c.Name != "help" {
