@@ -39,7 +39,7 @@ func newPoster(address string, o Options) (*poster, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		// The error of Parse repeats the address, and with it a password.
-		return nil, errors.New("not a URL")
+		return nil, errors.New("this is not one URL such as http://host:9093")
 	}
 	user := u.User
 	u.User = nil

@@ -26,7 +26,7 @@ func TestNotifierRefusesBadOptions(t *testing.T) {
 		{urls: []string{""}, want: "alertmanagers[0]: "},
 		{urls: []string{"http://am0?x=1"}, want: "alertmanagers[0]: "},
 		{urls: []string{"http://am0#x"}, want: "alertmanagers[0]: "},
-		{urls: []string{"http://u:secret@am0:port"}, want: "alertmanagers[0]: not a URL"},
+		{urls: []string{"http://u:secret@am0:port"}, want: "alertmanagers[0]: this is not one URL such as http://host:9093"},
 		{urls: []string{"ftp://u:secret@am0"}, want: `alertmanagers[0]: "ftp://am0" is not`},
 		{urls: []string{"http://am0", "http://u:secret@am0/"}, want: "alertmanagers[1]: http://am0 is listed twice"},
 		{http: config.HTTPClientConfig{BasicAuth: &config.BasicAuth{Password: "secret", PasswordFile: "f"}},

@@ -235,6 +235,9 @@ func (w Web) validate() error {
 			u.Fragment != ""), "web.%s: %q is not the http or https URL of %s, without a password and a fragment, such "+
 			"as %s; \"\" means none", of.key, of.is, of.of, of.example)
 	}
+	if before, _, more := strings.Cut(w.Fleet.URL, "/api/v1"); more {
+		wrong.If(true, "web.fleet.url: %q is an address of the API, which is found below: write %s", w.Fleet.URL, before)
+	}
 	wrong.If(!matchers.MatchString(w.Fleet.Selector), "web.fleet.selector: %q are not matchers of PromQL, such as "+
 		"job=\"gpusteward\",cluster=~\"a|b\"", w.Fleet.Selector)
 	if w.Fleet.HTTPConfig != "" {

@@ -21,7 +21,7 @@ import (
 
 var (
 	atLine       = regexp.MustCompile(`(?s)^(?:yaml: )?line (\d+): (.*)`)
-	unknownField = regexp.MustCompile(`^field (\S+) not found in type (\S+)`)
+	unknownField = regexp.MustCompile(`^field (.+) not found in type (\S+)`)
 	wrongType    = regexp.MustCompile("(?s)^cannot unmarshal !!(\\w+)(?: `(.*)`)? into (.+)$")
 	twice        = regexp.MustCompile(`^mapping key "(.*)" already defined`)
 )
@@ -56,6 +56,7 @@ const listens = "--web.listen-address"
 var remedies = [][2]string{
 	{"cannot start any token", "indent with spaces, not with tabs, and quote a value that begins with % @ or `"},
 	{"mapping values are not allowed", `indent the keys of a section alike, and quote a value that contains ": "`},
+	{"did not find expected '-' indicator", "indent the keys of an entry alike, and begin each entry with a dash"},
 	{"did not find expected key", "indent the keys of a section alike, and quote a value that begins with {"},
 	{"unexpected end of stream", "a quote is not closed"},
 	{"expected ',' or ']'", "a bracket is not closed, or a comma is missing"},
@@ -133,11 +134,9 @@ func explain(path, problem string, t reflect.Type, root *yaml.Node) error {
 		at, _ := find(root, "", func(_ string, key, _ *yaml.Node) bool {
 			return key != nil && key.Line == line && key.Value == m[1]
 		})
-		what = fmt.Sprintf("unknown key %q%s", m[1], input.Instead(m[1], keys(typeAt(t, strings.TrimSuffix(at, m[1])))))
+		what = fmt.Sprintf("unknown key %q%s", m[1], instead(m[1], keys(typeAt(t, strings.TrimSuffix(at, m[1]))), t))
 		if instead := retired[strings.TrimPrefix(m[2], "config.")+"."+m[1]]; instead != "" {
 			what = fmt.Sprintf("the key %q no longer exists: %s", m[1], instead)
-		} else if flag := flags[m[1]]; flag != "" {
-			what = fmt.Sprintf("unknown key %q: this is a flag of the agent, %s", m[1], flag)
 		}
 	} else if m := twice.FindStringSubmatch(what); m != nil {
 		match = func(_ string, key, _ *yaml.Node) bool { return key != nil && key.Line == line && key.Value == m[1] }
@@ -170,6 +169,45 @@ func explain(path, problem string, t reflect.Type, root *yaml.Node) error {
 	return fmt.Errorf("%s:%d: %s", path, line, what)
 }
 
+// instead says what to write instead of a key that is none of those known beside
+// it in a t.
+func instead(key string, known []string, t reflect.Type) string {
+	if glued.MatchString(key) {
+		return ": write a space after the colon"
+	}
+	if flag := flags[key]; flag != "" {
+		return ": this is a flag of the agent, " + flag
+	}
+	said := input.Instead(key, known)
+	if of := owners(t, "", key); len(of) > 0 && strings.HasPrefix(said, ";") {
+		return ": it belongs to " + strings.Join(of, " or ")
+	}
+	return said
+}
+
+// glued is a key without the space that follows its colon.
+var glued = regexp.MustCompile(`^\w+:\S`)
+
+// owners returns the places in a t with that key, whose path is above.
+func owners(t reflect.Type, above, key string) (all []string) {
+	t = value(t)
+	if t.Kind() == reflect.Slice {
+		return owners(t.Elem(), above+"[]", key)
+	}
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
+	for name, field := range fields(t) {
+		if name == key && above != "" {
+			all = append(all, above)
+		}
+		if field != nil {
+			all = append(all, owners(field, strings.TrimPrefix(above+"."+name, "."), key)...)
+		}
+	}
+	return all
+}
+
 // mistaken says that the value of a node has the wrong form, and what to write
 // where a t belongs.
 func mistaken(wrong []string, n yaml.Node, t reflect.Type) string {
@@ -185,7 +223,9 @@ func mistaken(wrong []string, n yaml.Node, t reflect.Type) string {
 	case strings.HasPrefix(wrong[3], "[]") && value == "":
 		what += ": write it in brackets, [{...}]"
 	case strings.HasPrefix(wrong[3], "[]"):
-		what += ": write [" + value + "]"
+		what += ": write [" + strings.Join(strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' }), ", ") + "]"
+	case form == ofKeys && glued.MatchString(value):
+		what += ": write a space after the colon"
 	case form == "text" && wrong[1] == "map":
 		what += ": quote a value that begins with {"
 	case form == ofKeys && len(all) > 0:
