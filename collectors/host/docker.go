@@ -76,8 +76,11 @@ func (d *docker) Containers(ctx context.Context) (map[string]ContainerName, erro
 	for _, c := range list {
 		n := ContainerName{Image: c.Image, Namespace: c.Labels["io.kubernetes.pod.namespace"],
 			Pod: c.Labels["io.kubernetes.pod.name"], Container: c.Labels["io.kubernetes.container.name"]}
-		if len(c.Names) > 0 {
-			n.Name = strings.TrimPrefix(c.Names[0], "/") // further names come from links
+		for _, name := range c.Names {
+			name = strings.TrimPrefix(name, "/")
+			if n.Name == "" || strings.Contains(n.Name, "/") { // a name that a link gives, in any order
+				n.Name = name
+			}
 		}
 		names[c.ID] = n
 	}

@@ -34,7 +34,7 @@ func TestDocker(t *testing.T) {
 			http.Error(w, "no", http.StatusNotFound)
 			return
 		}
-		fmt.Fprintf(w, `[{"Id":%q,"Names":["/trainer","/link/alias"],"Image":"torch:2","Labels":{"a":"b"}},
+		fmt.Fprintf(w, `[{"Id":%q,"Names":["/link/alias","/trainer"],"Image":"torch:2","Labels":{"a":"b"}},
 			{"Id":%q,"Names":null,"Labels":{"io.kubernetes.pod.name":"p","io.kubernetes.pod.namespace":"n","io.kubernetes.container.name":"c"},"Mounts":[{}]}]`, id1, id2)
 	})
 	for _, source := range []Names{Docker(socket), Podman(socket)} {
