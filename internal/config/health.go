@@ -36,11 +36,10 @@ func (c Health) Settings() health.Settings {
 func (c Health) Notifier() (notifier.Options, error) {
 	o := notifier.Options{URLs: c.Alertmanagers, HTTP: promconfig.DefaultHTTPClientConfig}
 	if c.AlertmanagerHTTPConfig != "" {
-		file, _, err := promconfig.LoadHTTPConfigFile(c.AlertmanagerHTTPConfig)
-		if err != nil {
+		var err error
+		if o.HTTP, err = httpConfig(c.AlertmanagerHTTPConfig); err != nil {
 			return o, fmt.Errorf("alertmanager_http_config: %w", err)
 		}
-		o.HTTP = *file
 	}
 	return o, nil
 }

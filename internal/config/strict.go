@@ -155,7 +155,7 @@ func explain(path, problem string, t reflect.Type, root *yaml.Node) error {
 	}
 	key, at := find(root, "", match)
 	if wrong != nil {
-		what = mistaken(wrong, nodeOf(root, key), typeAt(t, key))
+		what = mistaken(wrong, nodeOf(root, key), typeAt(t, key), strings.HasPrefix(value(t).PkgPath(), "github.com/"))
 	}
 	if at > 0 {
 		line = at
@@ -209,10 +209,11 @@ func owners(t reflect.Type, above, key string) (all []string) {
 }
 
 // mistaken says that the value of a node has the wrong form, and what to write
-// where a t belongs.
-func mistaken(wrong []string, n yaml.Node, t reflect.Type) string {
+// where a t belongs. The decoder cuts a value short, and so it stays where it may
+// be a secret: in files of others' formats, and in a URL.
+func mistaken(wrong []string, n yaml.Node, t reflect.Type, foreign bool) string {
 	value, form := wrong[2], wanted(wrong[3])
-	if strings.HasSuffix(value, "...") && n.Kind == yaml.ScalarNode { // the decoder cuts it short
+	if strings.HasSuffix(value, "...") && n.Kind == yaml.ScalarNode && !foreign && !strings.Contains(n.Value, "@") {
 		value = n.Value
 	}
 	what := fmt.Sprintf("%q is not %s", value, form)
@@ -279,7 +280,7 @@ func typeAt(t reflect.Type, path string) reflect.Type {
 		case t.Kind() == reflect.Struct:
 			var below reflect.Type
 			for name, field := range fields(t) {
-				if name == part {
+				if name == part || name == anyKey {
 					below = field
 				}
 			}
@@ -306,11 +307,16 @@ func value(t reflect.Type) reflect.Type {
 func keys(t reflect.Type) (all []string) {
 	if t != nil && t.Kind() == reflect.Struct {
 		for key := range fields(t) {
-			all = append(all, key)
+			if key != anyKey {
+				all = append(all, key)
+			}
 		}
 	}
 	return all
 }
+
+// anyKey stands for the keys of an inline map that is not the terms of a quota.
+const anyKey = "*"
 
 // fields yields the YAML keys of a struct and the type of each: nil for the terms
 // of a quota, which are an inline map.
@@ -326,6 +332,8 @@ func fields(t reflect.Type) iter.Seq2[string, reflect.Type] {
 				continue
 			case option == olderName && strings.HasPrefix(t.PkgPath(), "gpusteward/"): // elsewhere it marks optional keys
 				continue
+			case option == "inline" && f.Type.Kind() == reflect.Map && !strings.HasPrefix(t.PkgPath(), "gpusteward/"):
+				names, below[anyKey] = []string{anyKey}, f.Type.Elem()
 			case option == "inline" && f.Type.Kind() == reflect.Map:
 				names = quota.Keys()
 			case option == "inline":
