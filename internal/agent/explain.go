@@ -47,6 +47,9 @@ func checkConfig(ctx context.Context, f flags, path, pid string, stdout io.Write
 		}
 		fmt.Fprintf(stdout, "warning: %s\n", stranger)
 	}
+	if !c.Enforcer.Enabled && len(table.Rules) > 0 {
+		fmt.Fprintln(stdout, "warning: enforcer.enabled is false: no quota of a tenant is enforced")
+	}
 	if pid == "" {
 		return nil
 	}
@@ -65,9 +68,7 @@ func checkConfig(ctx context.Context, f flags, path, pid string, stdout io.Write
 	if err != nil {
 		return fmt.Errorf("--explain=%s: %w", pid, err)
 	}
-	if fmt.Fprintln(stdout); !c.Enforcer.Enabled {
-		fmt.Fprintln(stdout, "enforcer.enabled is false: nothing of this is enforced.")
-	}
+	fmt.Fprintln(stdout)
 	policy.New(table, policy.HostView{}, nil).Explain(stdout, facts, w)
 	return nil
 }

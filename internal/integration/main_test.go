@@ -305,7 +305,8 @@ func TestConfigCheckWarns(t *testing.T) {
 	status, out, errors := check(t, path)
 	for _, want := range []string{path + " is good.\nwarning: web.max_scrapes no longer has an effect",
 		"\nwarning: health.page is the older name of health.enable_alerts",
-		"\nwarning: enforcer.tenants[0].select[1].users: \"no-such-user\" selects nothing: "} {
+		"\nwarning: enforcer.tenants[0].select[1].users: \"no-such-user\" selects nothing: ",
+		"\nwarning: enforcer.enabled is false: no quota of a tenant is enforced\n"} {
 		fixture.If(t, status != 0 || !strings.Contains(out, want) || errors != "",
 			"status %d, %q, %q; want 0 and %q", status, out, errors, want)
 	}
