@@ -228,7 +228,7 @@ func exports(t *testing.T, m *build) {
 
 // systemCalls returns the names of the system calls, with those of functions that only make such calls.
 func systemCalls() (map[string]bool, error) {
-	table, err := os.ReadFile("../../internal/stack/syscalls.tsv")
+	table, err := os.ReadFile("../../enforcer/stack/syscalls.tsv")
 	names := map[string]bool{"syscall": true, "usleep": true, "sleep": true}
 	for line := range strings.Lines(string(table)) {
 		name, _, _ := strings.Cut(line, "\t")

@@ -15,10 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpusteward/enforcer/ras"
 	"gpusteward/enforcer/steps"
 	"gpusteward/internal/fixture"
 	"gpusteward/internal/procs"
-	"gpusteward/internal/ras"
 	"gpusteward/internal/wire"
 )
 

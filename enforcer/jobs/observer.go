@@ -16,8 +16,8 @@ import (
 
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/crash"
+	"gpusteward/enforcer/ras"
 	"gpusteward/enforcer/steps"
-	"gpusteward/internal/ras"
 	"gpusteward/internal/wire"
 )
 

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
+	"gpusteward/enforcer/ras"
+	"gpusteward/enforcer/stack"
 	"gpusteward/internal/procs"
-	"gpusteward/internal/ras"
-	"gpusteward/internal/stack"
 	"gpusteward/internal/wire"
 )
 

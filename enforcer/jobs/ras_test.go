@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpusteward/enforcer/ras"
 	"gpusteward/internal/fixture"
-	"gpusteward/internal/ras"
 	"gpusteward/internal/wire"
 )
 

@@ -13,8 +13,8 @@ import (
 	"strconv"
 	"strings"
 
+	"gpusteward/enforcer/stack"
 	"gpusteward/internal/procs"
-	"gpusteward/internal/stack"
 )
 
 // A watch observes from outside whether a quiet process does anything.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 
-	"gpusteward/internal/stack"
+	"gpusteward/enforcer/stack"
 )
 
 // stackFlags are the flags of gpusteward stack.

@@ -26,7 +26,7 @@ var layers = map[string][]string{
 	"internal/agent": {"collectors", "collectors/all", "collectors/device", "collectors/gpu", "collectors/gpu/sim",
 		"collectors/gpu/sim/scenarios", "collectors/host", "collectors/links", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/jobs",
 		"enforcer/broker", "enforcer/crash", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "enforcer/preload", "enforcer/profile", "enforcer/suspend", "internal/config",
-		"internal/input", "internal/span", "internal/stack", "internal/worker"},
+		"internal/input", "internal/span", "enforcer/stack", "internal/worker"},
 	// only tests
 	"internal/integration": {},
 	// the only reader of YAML
@@ -85,8 +85,8 @@ var layers = map[string][]string{
 	"enforcer/schedule": {},
 	"internal/bounds":   {},                                    // reads the source code; only tests import it
 	"internal/fixture":  {},                                    // what tests and measurements of several packages need; only they import it
-	"internal/ras":      {"internal/worker"},                   // NCCL's own view of a job, and who is late in it
-	"internal/stack":    {"internal/procs", "internal/worker"}, // stacks of other processes; useful without a GPU
+	"enforcer/ras":      {"internal/worker"},                   // NCCL's own view of a job, and who is late in it
+	"enforcer/stack":    {"internal/procs", "internal/worker"}, // stacks of other processes; useful without a GPU
 	"internal/procs":    {"internal/worker"},                   // what procfs tells of other processes
 	"internal/worker":   {},                                    // child processes that the kernel may hold
 	"internal/span":     {},                                    // requests as spans, for who exports them
@@ -94,7 +94,7 @@ var layers = map[string][]string{
 	"internal/input":    {},                                    // what is wrong with what an operator wrote
 	"enforcer/ledger":   {},
 	"enforcer/steps":    {"internal/wire"}, // steps of programs, found in their events; pure
-	"enforcer/jobs":     {"enforcer/broker", "enforcer/crash", "enforcer/steps", "internal/procs", "internal/ras", "internal/stack", "internal/wire", "internal/worker"},
+	"enforcer/jobs":     {"enforcer/broker", "enforcer/crash", "enforcer/steps", "internal/procs", "enforcer/ras", "enforcer/stack", "internal/wire", "internal/worker"},
 
 	// the host, and none of what it reads
 	"collectors":          {"collectors/catalogue", "collectors/gpu", "collectors/host", "internal/input", "internal/wire"},

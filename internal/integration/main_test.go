@@ -17,9 +17,9 @@ import (
 	"testing"
 
 	"gpusteward/collectors/gpu/sim/scenarios"
+	"gpusteward/enforcer/stack"
 	"gpusteward/exporter"
 	"gpusteward/internal/fixture"
-	"gpusteward/internal/stack"
 )
 
 func TestDemoServesEightGPUs(t *testing.T) {

@@ -28,7 +28,7 @@ func TestOnlyProcsReadsBlockingFiles(t *testing.T) {
 	reads := regexp.MustCompile(`os\.(ReadFile|Readlink|Open|Stat)\(.*("|/)(auxv|cmdline|environ|exe|io|map_files|maps|mem|` +
 		`numa_maps|pagemap|smaps|stack|stat|syscall|wchan)"`)
 	fixture.Must(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
-		for _, child := range []string{"internal/procs", "internal/stack", "internal/worker", "internal/fixture", "bench", "collectors/host/proc.go"} {
+		for _, child := range []string{"internal/procs", "enforcer/stack", "internal/worker", "internal/fixture", "bench", "collectors/host/proc.go"} {
 			if strings.HasPrefix(path, "../../"+child) {
 				return err
 			}
