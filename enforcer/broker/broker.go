@@ -314,7 +314,7 @@ func (b *Broker) meet(fd int, now time.Duration) {
 	_ = unix.Close(fd)
 }
 
-// heartbeats shows all quota pages that the broker lives, and finds the
+// pinged shows all quota pages that the broker lives, and finds the
 // sessions that fell silent.
 func (b *Broker) pinged(ctx context.Context) error {
 	ticker := time.NewTicker(b.timing.heartbeat)

@@ -133,13 +133,7 @@ func (d *Metrics) gather(now time.Time) {
 // look takes the present state of the workload's GPUs.
 func (w *wait) look(d *Metrics, now time.Time) {
 	if d.held[w.labels[0]] {
-		w.since, w.works, w.spent = time.Time{}, 0, 0
-		for _, c := range w.cards {
-			c.excused = true
-		}
-		if len(w.cards) > 1 {
-			d.put(WorkloadWait, w.labels, 0)
-		}
+		w.excuse(d)
 		return
 	}
 	var spin, rest, known, fresh int
@@ -185,6 +179,17 @@ func (w *wait) look(d *Metrics, now time.Time) {
 	d.put(WorkloadWait, w.labels, ratio)
 	for _, c := range w.cards {
 		c.excused = c.excused || !w.since.IsZero()
+	}
+}
+
+// excuse begins anew, because the workload is held back.
+func (w *wait) excuse(d *Metrics) {
+	w.since, w.works, w.spent = time.Time{}, 0, 0
+	for _, c := range w.cards {
+		c.excused = true
+	}
+	if len(w.cards) > 1 {
+		d.put(WorkloadWait, w.labels, 0)
 	}
 }
 

@@ -159,24 +159,33 @@ func (i *openIncident) add(s Observation) {
 	if i.GI == "" && s.GI != "" {
 		i.GI, i.news = s.GI, true
 	}
-	if before, told := i.verdict(); told && s.Text != "" {
-		if later, ok := verdictIn(s.Text); ok && later.severity > before.severity {
-			i.text = "" // the driver asks for more than at first
-		}
-	}
-	if i.text == "" && s.Text != "" {
-		i.text, i.news = s.Text, true
-		if verdict, ok := i.verdict(); ok {
-			i.decide(verdict)
-			i.advise("")
-		}
-	}
-	if record := recordOf(s.Text); !slices.Contains(i.records, record) && (i.What == whatHardware || i.What == whatCorrected) {
-		i.records = append(i.records[max(0, len(i.records)+1-mostRecords):], record)
-	}
+	i.say(s.Text)
 	i.names(s.Part)
 	if i.tenants() {
 		i.Check = "xid_tenant"
+	}
+}
+
+// say takes what a line says: as the incident's text if it has none, or if the driver asks for more than at first.
+func (i *openIncident) say(text string) {
+	if record := recordOf(text); !slices.Contains(i.records, record) && (i.What == whatHardware || i.What == whatCorrected) {
+		i.records = append(i.records[max(0, len(i.records)+1-mostRecords):], record)
+	}
+	if text == "" {
+		return
+	}
+	if before, told := i.verdict(); told {
+		if later, ok := verdictIn(text); ok && later.severity > before.severity {
+			i.text = ""
+		}
+	}
+	if i.text != "" {
+		return
+	}
+	i.text, i.news = text, true
+	if verdict, ok := i.verdict(); ok {
+		i.decide(verdict)
+		i.advise("")
 	}
 }
 
