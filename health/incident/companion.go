@@ -3,6 +3,7 @@ package incident
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -12,8 +13,9 @@ import (
 // another one, and does not count by itself then.
 type companion struct {
 	what, after pattern
-	where       string // it is on the "gpu" of the other, or names none; only "unnamed"; on another of the "node"
-	action      string // the action for the other incident then
+	where       string // it is on the "gpu" of the other, or names none; only "unnamed"; on another of the
+	// "node", or of the "process" that both name
+	action string // the action for the other incident then
 }
 
 // together is the longest time between observations of one fault, and between
@@ -75,8 +77,8 @@ func (i *openIncident) follows(o *openIncident) (companion, bool) {
 	}
 	same, unnamed := i.key.entity == o.key.entity, i.key.entity == Entity{}
 	for _, c := range companions() {
-		near := map[string]bool{"gpu": same || unnamed, "unnamed": unnamed && !same, "node": !same}[c.where]
-		if c.where == "node" && o.Severity < i.Severity || c.after.code == anyCode && i.outranks(o) {
+		near := map[string]bool{"gpu": same || unnamed, "unnamed": unnamed && !same, "node": !same, "process": !same && i.shares(o)}[c.where]
+		if (c.where == "node" || c.where == "process") && o.Severity < i.Severity || c.after.code == anyCode && i.outranks(o) {
 			continue
 		}
 		if near && c.what.isOne(i) && c.after.causes(o) {
@@ -90,6 +92,13 @@ func (i *openIncident) follows(o *openIncident) (companion, bool) {
 // that a process can cause when it likes: it must not hide that fault.
 func (i *openIncident) outranks(o *openIncident) bool {
 	return i.What != WhatXID && i.What != WhatRecovery && o.What == WhatXID && XIDs()[o.Code].Tenant()
+}
+
+// shares reports whether i and o name the same process.
+func (i *openIncident) shares(o *openIncident) bool {
+	return slices.ContainsFunc(i.mentions, func(a Observation) bool {
+		return slices.ContainsFunc(o.mentions, func(b Observation) bool { return a.PID == b.PID })
+	})
 }
 
 // isOthers reports whether i and o are XIDs of two workloads, each of its own.
