@@ -64,37 +64,6 @@ func have(t *testing.T, l *Ledger, name string, id, bytes uint64) {
 	fixture.Must(t, l.Commit(id, r, bytes))
 }
 
-func TestLeasesShrinkTowardsTheCap(t *testing.T) {
-	var l Ledger
-	var p purse
-	l.SetCap("a", 1000)
-	have(t, &l, "a", 1, 200)
-	l.Lend(1, &p)
-	if u := l.Usage("a"); !p.open || p.bytes != 100 || u.Committed != 200 || u.Leased != 100 || u.Reserved != 100 {
-		t.Errorf("%d of 800 free bytes are lent: %+v", p.bytes, u)
-	}
-	p.take(60)
-	if u := l.Usage("a"); u.Committed != 260 || u.Leased != 40 || u.Peak != 260 || l.Session(1) != 260 {
-		t.Errorf("with 60 of them taken: %+v", u)
-	}
-	have(t, &l, "a", 2, 700)
-	have(t, &l, "a", 1, 40) // the idle bytes
-	l.Lend(1, &p)
-	if u := l.Usage("a"); p.bytes != 0 || u.Committed != 1000 || u.Leased != 0 {
-		t.Errorf("at the cap %d bytes are lent: %+v", p.bytes, u)
-	}
-	p.put(30) // it may take them again, though it is at its cap
-	u := l.Usage("a")
-	fixture.If(t, u.Committed != 970 || u.Leased != 30 || u.Peak != 1000, "with 30 freed: %+v", u)
-	have(t, &l, "a", 2, 30)
-	fixture.Equal(t, p.open || p.put(1), false, "the lease gives away memory that another session has")
-	l.SetCap("huge", 1<<50)
-	have(t, &l, "huge", 3, 1)
-	var most purse
-	l.Lend(3, &most)
-	fixture.Equal(t, most.bytes, leaseMax, "… bytes are lent of very many")
-}
-
 // TestIdleLeasesAreRecalled has tenants ask for memory that is lent to others and idle.
 func TestIdleLeasesAreRecalled(t *testing.T) {
 	var l Ledger

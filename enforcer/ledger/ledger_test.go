@@ -33,22 +33,6 @@ func TestReserveWithinTheCap(t *testing.T) {
 	}
 }
 
-func TestNoCap(t *testing.T) {
-	var l Ledger
-	const left = math.MaxUint64 - 1<<40
-	fixture.Must(t, l.Commit(1, reserves(t, &l, "a", 1, 1<<40, true, left, "without a cap"), 1<<40))
-	reserves(t, &l, "a", 1, math.MaxUint64, false, left, "more bytes than can be counted")
-}
-
-func TestTenantsAreApart(t *testing.T) {
-	var l Ledger
-	l.SetCap("a", 10)
-	l.SetCap("b", 10)
-	l.Reserve("a", 1, 10)
-	reserves(t, &l, "b", 2, 10, true, 0, "b, while a has as much")
-	reserves(t, &l, "b", 1, 0, false, 0, "a's session as b")
-}
-
 func TestWhatASessionGetsWrong(t *testing.T) {
 	var l Ledger
 	l.SetCap("a", 100)
@@ -352,16 +336,26 @@ type model struct {
 	open     map[uint64]map[uint64]uint64 // session, reservation: bytes
 	have     map[uint64]uint64            // session: committed
 	dead     map[uint64]uint64
+	stays    map[uint64]bool // dead, and not expected back
+	purses   [4]purse        // leases of three sessions of a, and of one of b
 	capacity uint64
+	entered  uint32
 }
 
 // admits reports whether tenant a may have more bytes: within its cap, and within its guarantee or the bytes that
 // remain beyond the other tenant's use and guarantee.
 func (m *model) admits(bytes uint64) bool {
+	lack, _ := m.lack(bytes, 0, false)
+	return bytes == 0 || !lack
+}
+
+// lack reports whether tenant a lacks bytes, without those in leases and so many of the dead, and whether its cap is why.
+func (m *model) lack(bytes, dying uint64, stays bool) (lacks, capped bool) {
 	a, b := m.l.Usage("a"), m.l.Usage("b")
-	after := a.Committed + a.Reserved + a.Dead + bytes
-	fits := m.capacity == 0 || after <= a.Guaranteed || after+max(b.Committed+b.Reserved, b.Guaranteed) <= m.capacity
-	return bytes == 0 || fits && (a.Cap == 0 || after <= a.Cap)
+	after := a.Committed + a.Reserved - a.Leased + a.Dead - dying + bytes
+	fits := m.capacity == 0 || after <= a.Guaranteed || after+max(b.Committed+b.Reserved-b.Leased, b.Guaranteed) <= m.capacity
+	capped = a.Cap != 0 && after > a.Cap || stays && after > a.Guaranteed
+	return !fits || capped, capped
 }
 
 // operate applies one operation, taken from three bytes, to the ledger and the model: three sessions of tenant a,
@@ -376,19 +370,69 @@ func (m *model) operate(t *testing.T, op, who, arg byte) (exceeds bool) {
 	reserved = m.open[id][r]
 	before := m.l.Usage("a")
 	used := before.Committed + before.Reserved + before.Dead
-	switch op % 13 {
+	lender := []uint64{0, 1, 2, 9}[who/3%4]
+	lent := &m.purses[who/3%4]
+	switch op % 19 {
+	case 13:
+		if s := m.l.sessions[lender]; s != nil && !s.ended && s.adopted == s.claimed {
+			if m.l.Usage(s.name); lender != 9 && lent.take(1) {
+				m.have[lender]++
+			}
+			want := max(lent.Idle(), min(m.l.free(s.tenant)/8, 256<<20))
+			m.l.Lend(lender, lent)
+			fixture.Need(t, lent.Idle(), want, "lent …")
+		}
+	case 14:
+		if lent.take(bytes) && lender != 9 {
+			has := m.l.sessions[lender].committed + m.l.sessions[lender].reserved - m.l.sessions[lender].leased
+			m.have[lender] += bytes
+			fixture.Need(t, m.l.Session(lender), has+bytes, "the session has …")
+		}
+	case 15:
+		if bytes = min(bytes, m.have[lender]); lender != 9 && lent.put(bytes) {
+			m.have[lender] -= bytes
+		}
+	case 17:
+		if gone {
+			m.l.Listed(bytes, id)
+			m.stays[id], m.dead[id] = m.stays[id] || who&32 != 0, min(m.dead[id], bytes)
+		}
+		if who&32 != 0 {
+			m.l.Stay(id)
+		}
+		if m.entered++; who&1 == 0 {
+			m.l.Enter("a")
+		} else if m.entered--; m.entered > 0 {
+			m.l.Leave("a")
+			m.entered--
+		}
+	case 18:
+		dying, got, want, stays := uint64(0), Lack(-1), LacksDying, who&64 != 0
+		for id, n := range m.dead {
+			if !m.stays[id] {
+				dying += n
+			}
+		}
+		lacks, _ := m.lack(bytes, 0, stays)
+		if gone || len(m.open[id]) == reservations {
+			lacks, want = true, -1
+		} else if short, capped := m.lack(bytes, dying, stays); bytes == 0 || !lacks {
+			lacks, want = false, -1
+		} else if capped {
+			want = LacksCap
+		} else if short || dying == 0 {
+			want = LacksRoom
+		}
+		n, ok, _ := m.l.ReserveUnless("a", id, bytes, stays, func(l Lack) bool { got = l; return true })
+		fixture.Stop(t, ok == lacks || (n != 0) != ok || got != want, "reserve %d with %+v: %v, lacks %d, not %d", bytes, before, ok, got, want)
+		m.opened(id, n, bytes)
 	case 0, 1, 2:
 		want := !gone && len(m.open[id]) < reservations && m.admits(bytes)
 		n, ok, free := m.l.Reserve("a", id, bytes)
 		fixture.Need(t, ok, want, "reserve %d with %+v of %d: …, free %d", bytes, before, m.capacity, free)
-		fixture.Stop(t, !gone && !ok && len(m.open[id]) < reservations && (!m.admits(free) || m.admits(free+1)),
+		fixture.Stop(t, !gone && !ok && m.idle() == 0 && len(m.open[id]) < reservations && (!m.admits(free) || m.admits(free+1)),
 			"reserve %d with %+v of %d: %d are said to be free", bytes, before, m.capacity, free)
-		if ok {
-			if m.open[id] == nil {
-				m.open[id] = map[uint64]uint64{}
-			}
-			m.open[id][n] = bytes
-		}
+		m.opened(id, n, bytes)
 	case 3:
 		if err := m.l.Commit(id, r, bytes); err == nil {
 			fixture.Stop(t, gone || bytes > reserved || r == 0, "committed %d of %d", bytes, reserved)
@@ -399,13 +443,22 @@ func (m *model) operate(t *testing.T, op, who, arg byte) (exceeds bool) {
 		if m.l.Abort(id, r) == nil {
 			delete(m.open[id], r)
 		}
-	case 5:
-		if err := m.l.Free(id, bytes); (err == nil) != (m.have[id] >= bytes) && !gone && m.have[id] > 0 {
+	case 5, 16:
+		if m.purses[id].take(1) {
+			m.have[id]++
+		}
+		free := m.l.Free
+		if op%19 == 16 {
+			free = m.l.Failed
+		}
+		if err := free(id, bytes); (err == nil) != (m.have[id] >= bytes) && !gone && m.have[id] > 0 {
 			t.Fatalf("free %d of %d: %v", bytes, m.have[id], err)
 		}
 		m.have[id] -= min(bytes, m.have[id])
 	case 6:
+		idle := m.idle()
 		m.l.SetCap("a", 10*bytes)
+		fixture.Stop(t, bytes == 0 && m.idle() != idle, "no cap recalls leases")
 		exceeds = true
 	case 9:
 		m.l.SetReserved([]string{"a", "b"}[who&1], 3*bytes)
@@ -426,6 +479,7 @@ func (m *model) operate(t *testing.T, op, who, arg byte) (exceeds bool) {
 		if gone {
 			fixture.Need(t, m.l.Release(id), m.dead[id], "released …")
 			delete(m.dead, id)
+			delete(m.stays, id)
 			break
 		}
 		if m.l.sessions[id] == nil {
@@ -441,6 +495,24 @@ func (m *model) operate(t *testing.T, op, who, arg byte) (exceeds bool) {
 	}
 	m.check(t, used, exceeds)
 	return exceeds
+}
+
+// opened records a reservation; 0 is none.
+func (m *model) opened(id, reservation, bytes uint64) {
+	if m.open[id] == nil {
+		m.open[id] = map[uint64]uint64{}
+	}
+	if reservation != 0 {
+		m.open[id][reservation] = bytes
+	}
+}
+
+// idle returns the bytes in leases.
+func (m *model) idle() (sum uint64) {
+	for i := range m.purses {
+		sum += m.purses[i].Idle()
+	}
+	return sum
 }
 
 func (m *model) check(t *testing.T, before uint64, exceeds bool) {
@@ -463,7 +535,9 @@ func (m *model) check(t *testing.T, before uint64, exceeds bool) {
 		want.Dead += n
 	}
 	u := m.l.Usage("a")
-	fixture.Stop(t, u.Committed != want.Committed || u.Reserved != want.Reserved || u.Dead != want.Dead ||
+	want.Leased = m.idle() - m.purses[3].Idle()
+	fixture.Stop(t, u.Committed != want.Committed || u.Reserved-u.Leased != want.Reserved || u.Dead != want.Dead ||
+		u.Leased != want.Leased || u.Processes != m.entered ||
 		u.Peak < u.Committed+u.Dead && u.Cap != 0,
 		"%+v, not %+v", u, want)
 	claims := uint64(0)
@@ -477,7 +551,7 @@ func (m *model) check(t *testing.T, before uint64, exceeds bool) {
 }
 
 func play(t *testing.T, ops []byte) {
-	m := &model{open: map[uint64]map[uint64]uint64{}, have: map[uint64]uint64{}, dead: map[uint64]uint64{}}
+	m := &model{open: map[uint64]map[uint64]uint64{}, have: map[uint64]uint64{}, dead: map[uint64]uint64{}, stays: map[uint64]bool{}}
 	for ; len(ops) >= 3; ops = ops[3:] {
 		m.operate(t, ops[0], ops[1], ops[2])
 	}
@@ -553,4 +627,16 @@ func TestWhatIsListedBoundsWhatIsAdopted(t *testing.T) {
 	have("it is released", 0, 0, 0, 0)
 	l.Listed(5, 1, 2, 3)
 	have("nothing is left to book", 0, 0, 0, 0)
+
+	var p purse
+	l = Ledger{capacity: 1000}
+	reserves(t, &l, "a", 1, 10, true, 990, "10 of 1000")
+	l.Lend(1, &p)
+	p.take(20)
+	l.Adopt("a", 2, 500)
+	l.Listed(100, 99, 1, 2)
+	fixture.Equal(t, [2]uint64{l.Session(2), p.Idle()}, [2]uint64{70, 990/8 - 20}, "listed beside 20 of a lease and 10 reserved, and idle")
+	l.Enter("b")
+	l.Leave("b")
+	fixture.Equal(t, len(l.tenants), 1, "tenants")
 }

@@ -169,15 +169,15 @@ func (l *Ledger) Release(id uint64) uint64 {
 	if s == nil || !s.ended {
 		return 0
 	}
-	s.tenant.Dead -= s.committed + s.reserved
+	s.tenant.Dead -= s.committed
 	if s.dying {
-		s.tenant.dying -= s.committed + s.reserved
+		s.tenant.dying -= s.committed
 	}
 	l.changed(s.tenant)
 	s.tenant.sessions--
 	delete(l.sessions, id)
 	l.forget(s.name)
-	return s.committed + s.reserved
+	return s.committed
 }
 
 // Move moves the session with all its memory to another tenant, regardless of
