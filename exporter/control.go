@@ -187,8 +187,9 @@ const (
 	mostWhose      = 1024             // processes of which that is remembered
 )
 
-// A shared listener closes connections of users who have too many, without reading. That takes some 5 us, because it remembers for a
-// moment whose a process is. It then rests, so that refusals take a twentieth of a processor. Others wait behind connections that are to be refused: 0.4 s for the 4096 that the kernel keeps.
+// A shared listener closes connections of users who have too many, without reading. That takes some 5 us, because it
+// remembers for a moment whose a process is. It then rests, so that refusals take a twentieth of a processor. Others wait
+// behind connections that are to be refused: 0.4 s for the 4096 that the kernel keeps.
 type shared struct {
 	net.Listener
 	door   *os.File      // a duplicate, at which connections are accepted before they cost anything
@@ -221,19 +222,9 @@ func (s *shared) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	for {
-		var fd int
-		var errno error
-		if err := raw.Read(func(l uintptr) bool {
-			fd, _, errno = unix.Accept4(int(l), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
-			return errno != unix.EAGAIN
-		}); err != nil {
-			return nil, err
-		}
-		switch {
-		case errno == unix.ECONNABORTED || errno == unix.EINTR:
-			continue
-		case errno != nil:
-			return nil, errno // http.Server waits and tries again if it is a lack of descriptors
+		fd, err := procs.Accept(raw, func() {})
+		if err != nil {
+			return nil, err // http.Server waits and tries again if it is a lack of descriptors
 		}
 		began := time.Now()
 		if conn := s.take(fd, began); conn != nil {

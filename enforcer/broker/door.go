@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/procs"
 )
 
 // A door is where processes connect. One goroutine accepts.
@@ -65,46 +66,33 @@ func (d *door) accept(ctx context.Context, meet func(fd int, now time.Duration))
 	}
 	begun := d.clock.now() // with those who wait
 	for {
-		var fd uintptr
-		var errno syscall.Errno
-		err := raw.Read(func(l uintptr) bool {
-			fd, _, errno = unix.RawSyscall6(unix.SYS_ACCEPT4, l, 0, 0, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
-			if errno == unix.EAGAIN {
-				begun = 0
-				return false
-			}
-			return true
-		})
+		fd, err := procs.Accept(raw, func() { begun = 0 })
 		now := d.clock.now()
 		if begun == 0 {
 			begun = now
 		}
 		switch {
 		case ctx.Err() != nil:
-			if err == nil && errno == 0 {
-				_ = unix.Close(int(fd))
+			if err == nil {
+				_ = unix.Close(fd)
 			}
 			return nil
-		case err != nil:
-			return fmt.Errorf("accept on broker socket: %w", err)
-		case starving(errno):
+		case starving(err):
 			// The client waits in the kernel's queue until a descriptor is
 			// free.
-			d.doubt.starve(fmt.Errorf("accept on broker socket: %w", errno))
+			d.doubt.starve(fmt.Errorf("accept on broker socket: %w", err))
 			select {
 			case <-ctx.Done():
 			case <-time.After(d.timing.poll):
 			}
 			continue
-		case errno == unix.ECONNABORTED || errno == unix.EINTR:
-			continue
-		case errno != 0:
-			return fmt.Errorf("accept on broker socket: %w", errno)
+		case err != nil:
+			return fmt.Errorf("accept on broker socket: %w", err)
 		}
 		if now-begun > d.timing.behind {
 			begun = now
 			d.doubt.starve(errBehind)
 		}
-		meet(int(fd), now)
+		meet(fd, now)
 	}
 }
