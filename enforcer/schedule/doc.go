@@ -18,8 +18,9 @@
 //     within a fifth of it. GPUs at their power limit have other clocks beside others than alone.
 //   - Open (free.go): a tenant without an active neighbour for a second is Open: no launch is
 //     counted or held back, and it reports once a second, or each 100 ms at first, while somebody
-//     lacks some of its part, and for 2 s after somebody was curbed. Tenants that contend are tried together for 40 ms, or for
-//     up to 400 ms if that tells too little. If each has its part, less 2 points, all are Open.
+//     lacks some of its part, and for 2 s after somebody was curbed. Tenants that contend are tried
+//     together for 40 ms, or for up to 400 ms if that tells too little. If each has its part, less
+//     2 points, all are Open.
 //     The first time after one came they are Open in doubt, too. A tenant that then lacks 100 ms
 //     of its part ends it, and is owed that. The next attempt comes after 0.5 s, and after twice
 //     as long each time that one was in vain, up to 2 min.

@@ -427,9 +427,9 @@ func (g *GPU) learnOpen(t *tenant, launched float64, busy, over time.Duration) {
 		}
 		due = time.Duration(t.part * float64(busy))
 		g.glimpse(t, launched, busy, over)
-		g.settle(t, window{launched, busy, over})
+		g.learnAlone(t, stretch{launched, busy, over})
 	} else if launched > 0 {
-		t.pace.settle(g.now, window{launched, busy, over})
+		t.pace.settle(g.now, stretch{launched, busy, over})
 	}
 	t.stats.Charged += charged
 	t.stats.Served += served
@@ -437,20 +437,21 @@ func (g *GPU) learnOpen(t *tenant, launched float64, busy, over time.Duration) {
 	t.spread(t.looked-over, t.looked, served, due)
 }
 
-// settle books what t did while all were open and nobody else worked, as the others' reports up to the next one of t tell.
-func (g *GPU) settle(t *tenant, w window) {
+// learnAlone books what t did while all were open and nobody else worked. That is known with the next report of t: the
+// others have told of their work by then.
+func (g *GPU) learnAlone(t *tenant, s stretch) {
 	p := &t.pace
 	before := p.latest
-	p.latest = window{}
+	p.latest = stretch{}
 	if slices.ContainsFunc(g.tenants, func(o *tenant) bool {
-		return o != t && o.sessions > 0 && (o.wants || o.drains || o.rested > t.looked-w.over-before.over)
+		return o != t && o.sessions > 0 && (o.wants || o.drains || o.rested > t.looked-s.over-before.over)
 	}) {
 		return
 	}
 	if before.launched > 0 {
 		p.settle(g.now, before)
 	}
-	p.latest = w
+	p.latest = s
 }
 
 // off returns the relative error of the lone pace of t.
@@ -462,10 +463,11 @@ func (t *tenant) glance() time.Duration {
 }
 
 // watched says whether all that is open reports more often than once a second: it began a moment
-// ago, somebody lacks some of its part, or is curbed.
+// ago, somebody lacks some of its part, or is curbed or was a moment ago.
 func (g *GPU) watched() bool {
 	f := &g.freedom
-	return f.on && g.tellsMore() && (g.now-max(f.since, f.curbed) < watch || slices.ContainsFunc(g.tenants, func(t *tenant) bool {
+	lately := g.now-max(f.since, f.curbed) < watch
+	return f.on && g.tellsMore() && (lately || slices.ContainsFunc(g.tenants, func(t *tenant) bool {
 		return t.curb != 0 || t.glimpse.may > lackMost/4
 	}))
 }

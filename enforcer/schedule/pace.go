@@ -16,15 +16,15 @@ type pace struct {
 	steady       rate          // while it was open, and alone for long; full: it was always busy then
 	full         bool          //
 	settled      time.Duration // when that was seen last
-	latest       window        // what was open, and seemed alone: the next report tells
+	latest       stretch       // what was open, and seemed alone: the next report tells
 	window       struct {      // since the last Usage
 		solo, beside time.Duration
 		given        time.Duration // service that was booked for the time beside others
 	}
 }
 
-// A window is what an open tenant reported at once.
-type window struct {
+// A stretch is the time of which an open tenant reported at once.
+type stretch struct {
 	launched   float64
 	busy, over time.Duration
 }
@@ -142,8 +142,8 @@ func (t *tenant) cost() float64 {
 
 // settle books what an open tenant did while nobody else was there. The time in which it was always busy
 // counts alone, once there was some.
-func (p *pace) settle(now time.Duration, w window) {
-	busy, full := w.busy, w.over >= silence/2 && w.busy >= w.over/50*49
+func (p *pace) settle(now time.Duration, s stretch) {
+	busy, full := s.busy, s.over >= silence/2 && s.busy >= s.over/50*49
 	switch {
 	case full && !p.full:
 		p.steady = rate{}
@@ -151,9 +151,9 @@ func (p *pace) settle(now time.Duration, w window) {
 		return
 	}
 	if p.full = full; full {
-		p.settled, busy = now, w.over // the gaps between its launches belong to its pace
+		p.settled, busy = now, s.over // the gaps between its launches belong to its pace
 	}
-	p.steady.add(w.launched, busy, steadyMemory)
+	p.steady.add(s.launched, busy, steadyMemory)
 }
 
 // stale says whether the lone pace is too old.

@@ -136,8 +136,9 @@ func (c Config) validate() error {
 	wrong.Below("", c.Health.validate())
 	wrong.Below("", c.Enforcer.validate())
 	wrong.Below("", c.Web.validate())
-	wrong.If(!(c.Tracing.Sample >= 0 && c.Tracing.Sample <= 1), "tracing.sample: %v, or %v %%, is not a part from 0 to 1 or from "+
-		"0 %% to 100 %%%s", float64(c.Tracing.Sample), 100*float64(c.Tracing.Sample), quota.Meant(float64(c.Tracing.Sample)))
+	sample := float64(c.Tracing.Sample)
+	wrong.If(!(sample >= 0 && sample <= 1), "tracing.sample: %v is not a part from 0 to 1 or from 0 %% to 100 %%%s",
+		quota.Part(sample), quota.Meant(sample))
 	return wrong.Err()
 }
 
